@@ -1,0 +1,27 @@
+"""BERT, tiny: a small masked language model of English prose, trained in minutes on a laptop."""
+
+from mlmjax.data.text import TextData
+from mlmjax.data.tokenizer import TokenizerConfig
+from mlmjax.experiment import Experiment, RunConfig
+from mlmjax.models.bert import BertConfig
+from mlmjax.objectives.mlm import MaskedLanguageModel
+from mlmjax.optim import AdamW, WarmupSchedule
+
+experiment = Experiment(
+    model=BertConfig(
+        layers=4, hidden=128, heads=4, mlp=512, positions=64, dropout=0.0, attention_dropout=0.0
+    ),
+    objective=MaskedLanguageModel(),
+    data=TextData(
+        length=64,
+        batch=32,
+        tokenizer=TokenizerConfig(vocabulary=2048),
+        examples=(
+            "Return a new [MASK] of the list.",
+            "The default [MASK] is None.",
+            "If the file does not [MASK], an error is raised.",
+        ),
+    ),
+    optimizer=AdamW(learning_rate=WarmupSchedule(peak=4e-3, warmup=0.1), weight_decay=0.01),
+    run=RunConfig(steps=1500, log_every=50, checkpoint_every=500),
+)

@@ -1,0 +1,51 @@
+"""mlmjax: pretraining by masked prediction, in JAX.
+
+Masking, corruption and losses are plain pure functions that need no config; experiments are values made of
+the classes below; ``load`` gives a trained model back.
+"""
+
+from typing import Any
+
+from mlmjax import corruption, losses, masking
+from mlmjax.core import prng
+from mlmjax.core.errors import UserError
+from mlmjax.core.types import Loss, Mask, Metric
+from mlmjax.core.vocabulary import Vocabulary
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Experiment": "mlmjax.experiment",
+    "RunConfig": "mlmjax.experiment",
+    "load_experiment": "mlmjax.experiment",
+    "fill_mask": "mlmjax.evaluation.fill_mask",
+    "load": "mlmjax.training.folder",
+    "pretrain": "mlmjax.pretraining",
+}
+
+__all__ = [
+    "Experiment",
+    "Loss",
+    "Mask",
+    "Metric",
+    "RunConfig",
+    "UserError",
+    "Vocabulary",
+    "corruption",
+    "fill_mask",
+    "load",
+    "load_experiment",
+    "losses",
+    "masking",
+    "pretrain",
+    "prng",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what stands on the training side only when it is asked for: it takes seconds."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mlmjax' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

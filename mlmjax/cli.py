@@ -1,0 +1,158 @@
+"""The command line: parse, call, print. Bad input ends with a sentence and exit status 2."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")
+
+import tyro
+from pydantic import ValidationError
+
+from mlmjax.core.errors import UserError
+from mlmjax.experiment import (
+    Experiment,
+    describe,
+    load_experiment,
+    shipped,
+    validation_message,
+)
+from mlmjax.training.folder import RunFolder, load
+from mlmjax.training.loop import DivergedError
+
+USAGE = """mlmjax: pretraining by masked prediction, in JAX
+
+  mlmjax train CONFIG [--dotted.option VALUE ...]   train a shipped config, a Python file, or go on with
+                                                    a run folder
+  mlmjax train CONFIG --help                        all options of a config
+  mlmjax configs                                    the shipped configs
+  mlmjax fill-mask RUN [TEXT ...]                   fill [MASK] in texts, or in lines of standard input
+"""
+
+
+TRAIN_USAGE = """usage: mlmjax train CONFIG [--dotted.option VALUE ...] [--trust-code]
+
+CONFIG is a shipped name (`mlmjax configs`), a path to a Python file that defines `experiment`,
+or a run folder, which is gone on with. `mlmjax train CONFIG --help` shows all options of a config.
+--trust-code lets the copy of a config file that a run folder keeps be run.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command of the command line."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    commands = {"train": _train, "configs": _configs, "fill-mask": _fill_mask}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return
+    command = arguments.pop(0)
+    if command not in commands:
+        _fail(f"There is no command '{command}'; the commands are {', '.join(commands)}.")
+    try:
+        commands[command](arguments)
+    except UserError as error:
+        _fail(str(error))
+    except ValidationError as error:
+        _fail(validation_message(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _fail(message: str) -> None:
+    print(f"mlmjax: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _configs(arguments: list[str]) -> None:
+    argparse.ArgumentParser("mlmjax configs", description="List the shipped configs.").parse_args(
+        arguments
+    )
+    for name, path in shipped().items():
+        print(f"{name:16} {describe(path)}")
+
+
+def _train(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser("mlmjax train", add_help=False, allow_abbrev=False)
+    parser.add_argument("--trust-code", action="store_true")
+    known, rest = parser.parse_known_args(arguments)
+    if not rest or rest[0].startswith("-"):
+        if rest and rest[0] in ("-h", "--help"):
+            print(TRAIN_USAGE, end="")
+            return
+        raise UserError(
+            "Which config? mlmjax train CONFIG; `mlmjax configs` lists the shipped ones."
+        )
+    name, options = rest[0], rest[1:]
+    experiment, source = _find(name, trust_code=known.trust_code)
+    experiment = tyro.cli(
+        Experiment,
+        prog=f"mlmjax train {name}",
+        description=describe(source) if source else "Go on with a run.",
+        default=experiment,
+        args=options,
+    )
+    from mlmjax.pretraining import pretrain  # slow to import, and not needed for --help
+
+    outside = source is not None and source not in shipped().values()
+    try:
+        pretrain(
+            experiment,
+            source=source if outside else None,
+            trust_code=outside or known.trust_code,
+        )
+    except DivergedError as error:
+        print(f"mlmjax: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _find(name: str, *, trust_code: bool) -> tuple[Experiment, Path | None]:
+    """The experiment of a shipped name, a file or a run folder, and the file that it comes from."""
+    if name not in shipped() and Path(name).is_dir():
+        files = RunFolder(name)
+        experiment = files.read_config(trust_code=trust_code)
+        run = experiment.run.updated(folder=str(files.path))
+        return experiment.updated(run=run), None
+    return load_experiment(name), shipped().get(name, Path(name))
+
+
+def _fill_mask(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser("mlmjax fill-mask", description="Fill [MASK] in texts.")
+    parser.add_argument("run", help="a run folder")
+    parser.add_argument("text", nargs="*", help="texts; without any, lines of standard input")
+    parser.add_argument("--top", type=int, default=5, help="candidates for each mask (default 5)")
+    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--trust-code", action="store_true", help="run the folder's config.py")
+    asked = parser.parse_args(arguments)
+    if asked.top < 1:
+        raise UserError(f"--top {asked.top}: at least one candidate must be shown.")
+
+    from mlmjax.evaluation.fill_mask import Filled, fill_mask
+
+    def lines() -> Iterator[str]:
+        yield from asked.text or (line.rstrip("\n") for line in sys.stdin if line.strip())
+
+    def show(filled: Filled) -> None:
+        if asked.json:
+            masks = [[each._asdict() for each in mask] for mask in filled.masks]
+            print(
+                json.dumps({"text": filled.text, "masks": masks, "best": filled.best}), flush=True
+            )
+            return
+        print(filled.text)
+        for mask in filled.masks:
+            print(
+                "  " + "  ".join(f"{each.token} {each.probability:.3f}" for each in mask),
+                flush=True,
+            )
+
+    run = load(asked.run, trust_code=asked.trust_code)
+    for text in lines():
+        show(fill_mask(run, text, top=asked.top))
+
+
+if __name__ == "__main__":
+    main()

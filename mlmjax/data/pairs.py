@@ -1,0 +1,98 @@
+"""The second text of a pair, drawn anew every epoch, for next-sentence prediction."""
+
+import hashlib
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from mlmjax.data.rows import Rows
+
+CANDIDATES = 16
+"""Rows of other documents that are tried for a text that is long enough."""
+
+
+def draws(name: str, *numbers: int, count: int) -> list[int]:
+    """Numbers of 64 bits that are a pure function of a name and numbers."""
+    key = " ".join([name, *map(str, numbers)]).encode()
+    return np.frombuffer(hashlib.shake_128(key).digest(8 * count), "<u8").tolist()
+
+
+def draw_seconds(
+    rows: Rows,
+    table: Shaped[np.ndarray, " batch"],
+    *,
+    index: Int[np.ndarray, " batch"],
+    epoch: Int[np.ndarray, " batch"],
+    seed: int,
+) -> tuple[Shaped[np.ndarray, " batch"], Int[np.ndarray, " batch"]]:
+    """Pairs of which half, in expectation, have a second text from another document.
+
+    The other text is that of a row drawn uniformly among the rows of other documents, cut to
+    exactly the length of the text that it replaces, so neither length nor padding gives it away.
+    If it is too short, its row's first text is put before it; if that is too short as well, the
+    next of 16 drawn rows is taken, and after those the longest of them.
+
+    Args:
+        rows: where ``table`` comes from, and other documents' texts.
+        table: true pairs, as stored.
+        index: the row of each, its example id.
+        epoch: the epoch of each.
+        seed: the run's seed. The outcome is a pure function of (seed, epoch, id).
+
+    Returns:
+        The pairs, and 1 for each that is a true continuation, 0 for the others.
+    """
+    keys = zip(epoch.tolist(), index.tolist(), strict=True)
+    numbers = [draws("pair", seed, *key, count=1 + CANDIDATES) for key in keys]
+    is_next = np.array([drawn[0] & 1 for drawn in numbers], np.int32)
+    table = table.copy()
+    pending = np.flatnonzero(is_next == 0).tolist()
+    best: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for attempt in range(CANDIDATES):
+        others = rows.read([_other(table[i], len(rows), numbers[i][1 + attempt]) for i in pending])
+        for i, other in zip(pending, others, strict=True):
+            found = _text(other, _second_length(table[i]))
+            if i not in best or len(found[0]) > len(best[i][0]):
+                best[i] = found
+        pending = [i for i in pending if len(best[i][0]) < _second_length(table[i])]
+        if not pending:
+            break
+    for i, (tokens, word_starts) in best.items():
+        _replace(table[i], tokens, word_starts, padding=rows.padding)
+    return table, is_next
+
+
+def _other(row: np.void, count: int, number: int) -> int:
+    """A row of another document; those of one document lie together."""
+    siblings = int(row["siblings"])
+    place = number % (count - siblings)
+    return place + siblings if place >= row["first"] else place
+
+
+def _second_length(row: np.void) -> int:
+    return int(row["segments"].sum()) - 1
+
+
+def _text(row: np.void, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most ``size`` tokens of a row: of its second text or, if that is short, of both."""
+    second = _second_length(row)
+    first = int(row["used"]) - 3 - second
+    places = np.arange(first + 2, first + 2 + second)
+    if second < size:
+        places = np.concatenate([np.arange(1, first + 1), places])
+    return row["tokens"][places[:size]], row["word_starts"][places[:size]]
+
+
+def _replace(row: np.void, tokens: np.ndarray, word_starts: np.ndarray, *, padding: int) -> None:
+    end = int(row["used"])
+    begin = end - 1 - _second_length(row)
+    separator = row["tokens"][end - 1]
+    for name, empty in (("tokens", padding), ("word_starts", False), ("segments", 0)):
+        row[name][begin:end] = empty
+    used = begin + len(tokens) + 1
+    row["tokens"][begin : used - 1] = tokens
+    row["tokens"][used - 1] = separator
+    row["word_starts"][begin : used - 1] = word_starts
+    row["word_starts"][begin] = True
+    row["segments"][begin:used] = 1
+    row["used"] = used

@@ -1,0 +1,5 @@
+"""Where documents come from."""
+
+from mlmjax.data.sources.text_files import TextFiles
+
+__all__ = ["TextFiles"]

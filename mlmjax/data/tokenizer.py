@@ -1,0 +1,274 @@
+"""Tokenizers: loaded or trained, with word starts that come from offsets."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import tokenizers
+from etils import epath
+from jaxtyping import Bool, Int
+from pydantic import Field
+from tokenizers import models
+
+from mlmjax.core.config import Config
+from mlmjax.core.errors import UserError
+from mlmjax.core.vocabulary import Vocabulary
+from mlmjax.data import tokenizer_training as training
+from mlmjax.data.documents import normalise
+from mlmjax.data.words import joined, word_starts
+
+_NAMES = {
+    "padding": ("[PAD]", "<pad>"),
+    "unknown": ("[UNK]", "<unk>"),
+    "start": ("[CLS]", "<s>", "<cls>"),
+    "separator": ("[SEP]", "</s>", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+class TokenizerConfig(Config):
+    """Which tokenizer: one that is loaded, or the kind and size of one that is trained."""
+
+    path: str | None = None
+    """A ``tokenizer.json`` or a WordPiece ``vocab.txt``; none trains one on the training part."""
+    model: Literal["wordpiece", "byte_bpe", "unigram"] = "wordpiece"
+    """The kind to train: WordPiece (BERT), byte-level BPE (RoBERTa) or Unigram (ALBERT)."""
+    vocabulary: Annotated[int, Field(ge=64)] = 4096
+    """Number of token ids to train, special ones included; fewer if the text has no more."""
+    lowercase: bool = True
+    """Lower case and strip accents, in WordPiece (trained, or from a ``vocab.txt``); lower case in
+    Unigram. Byte-level BPE keeps the text as it is."""
+
+    def fingerprint(self) -> dict[str, object]:
+        """What determines the tokenizer, given the text: settings, or the content of the file."""
+        if self.path is None:
+            return {
+                "model": self.model,
+                "vocabulary": self.vocabulary,
+                "lowercase": self.lowercase,
+                "training": training.VERSION,
+                "tokenizers": tokenizers.__version__,
+            }
+        return {"hash": self.load().hash}
+
+    def load(self) -> "Tokenizer":
+        """The tokenizer at ``path``."""
+        if self.path is None:
+            raise ValueError("this configuration trains a tokenizer; it has no path to load")
+        return Tokenizer.load(self.path, lowercase=self.lowercase)
+
+    def train(self, texts: Iterable[str]) -> "Tokenizer":
+        """A tokenizer trained on texts: the same bytes for the same texts, in every process."""
+        make = {
+            "wordpiece": training.wordpiece,
+            "byte_bpe": training.byte_bpe,
+            "unigram": training.unigram,
+        }[self.model]
+        return Tokenizer(make(texts, vocabulary=self.vocabulary, lowercase=self.lowercase))
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Tokens of one text.
+
+    Attributes:
+        ids: token ids.
+        word_starts: whether each token starts a word (see :func:`mlmjax.data.words.word_starts`).
+        offsets: the character of the text at which each token starts, leading space skipped.
+    """
+
+    ids: Int[np.ndarray, " tokens"]
+    word_starts: Bool[np.ndarray, " tokens"]
+    offsets: Int[np.ndarray, " tokens"]
+
+
+class Tokenizer:
+    """A ``tokenizers.Tokenizer`` that adds no special tokens and reads none out of a text."""
+
+    def __init__(self, raw: tokenizers.Tokenizer, source: str = "The tokenizer") -> None:
+        """Wrap a tokenizer.
+
+        Raises:
+            UserError: it lacks a special token that masked prediction needs.
+        """
+        raw.no_truncation()
+        raw.no_padding()
+        # Not part of tokenizer.json, so it is set anew on whatever was loaded.
+        raw.encode_special_tokens = True
+        self._raw = raw
+        self.vocabulary = _vocabulary(raw, source)
+        named = self.vocabulary.special
+        self._reserved = np.array([i for i in named if i != self.vocabulary.unknown], np.int32)
+
+    @cached_property
+    def hash(self) -> str:
+        """Hash of the content of ``tokenizer.json``."""
+        return hashlib.blake2b(self._raw.to_str().encode(), digest_size=16).hexdigest()
+
+    @property
+    def mask_token(self) -> str:
+        """How the mask is written in a prompt, such as ``[MASK]``."""
+        return self.token(self.vocabulary.mask)
+
+    def token(self, id: int) -> str:
+        """The token of an id, as the vocabulary spells it; empty for an id that is unused."""
+        return self._raw.id_to_token(int(id)) or ""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, special tokens included."""
+        return self._raw.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def encode(self, texts: Sequence[str]) -> list[Encoding]:
+        """Tokens of each text, in threads; no special tokens are added.
+
+        The literal ``[MASK]`` or ``[PAD]`` in a text is text.
+        """
+        if not texts:
+            return []
+        raw = self._raw.encode_batch(list(texts), add_special_tokens=False)
+        ids = [np.array(one.ids, np.int32) for one in raw]
+        begins = [np.array(one.offsets, np.int64).reshape(-1, 2)[:, 0] for one in raw]
+        for place, one in enumerate(ids):
+            if np.isin(one, self._reserved).any():
+                ids[place], begins[place] = self._without_specials(texts[place])
+        text, shifts = joined(texts)
+        sizes = [len(one) for one in ids]
+        shift = np.repeat(shifts, sizes)
+        starts, first = word_starts(text, np.concatenate(begins) + shift)
+        ends = np.cumsum(sizes)
+        # A token of mere space at the end of a text would lend its word to the next text.
+        starts[(ends - sizes)[np.array(sizes) > 0]] = True
+        pieces = zip(np.split(starts, ends[:-1]), np.split(first - shift, ends[:-1]), strict=True)
+        return [Encoding(i, *piece) for i, piece in zip(ids, pieces, strict=True)]
+
+    def encode_with_masks(self, text: str) -> Encoding:
+        """Tokens of a prompt in which the literal mask token stands for the mask.
+
+        Other special tokens in it are text; none are added. The text is normalised like a document.
+        """
+        # A space before the mask belongs to the token that the mask hides.
+        parts = normalise(text).split(self.mask_token)
+        parts = [part.rstrip() for part in parts[:-1]] + parts[-1:]
+        mask = Encoding(
+            np.array([self.vocabulary.mask], np.int32), np.ones(1, bool), np.zeros(1, int)
+        )
+        pieces: list[Encoding] = []
+        offset = 0
+        for place, one in enumerate(self.encode(parts)):
+            if place:
+                pieces.append(Encoding(mask.ids, mask.word_starts, mask.offsets + offset))
+                offset += len(self.mask_token)
+            pieces.append(Encoding(one.ids, one.word_starts, one.offsets + offset))
+            offset += len(parts[place])
+        fields = ("ids", "word_starts", "offsets")
+        return Encoding(*(np.concatenate([getattr(p, name) for p in pieces]) for name in fields))
+
+    def save(self, path: epath.PathLike) -> None:
+        """Write ``tokenizer.json``."""
+        epath.Path(path).write_text(self._raw.to_str(pretty=True))
+
+    @classmethod
+    def load(cls, path: epath.PathLike, *, lowercase: bool = True) -> "Tokenizer":
+        """Read a ``tokenizer.json``, or a WordPiece ``vocab.txt`` (one token a line).
+
+        Args:
+            path: the file, or a folder that holds one of the two.
+            lowercase: whether the tokenizer of a ``vocab.txt`` lowers case and strips accents.
+
+        Raises:
+            UserError: the file is missing, not a tokenizer, or lacks a special token.
+        """
+        file = _file(path)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"The tokenizer {file} cannot be read: {error}") from error
+        if file.suffix == ".txt":
+            return cls(_wordpiece_from_lines(text.splitlines(), file, lowercase), f"{file}")
+        try:
+            json.loads(text)
+            raw = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exception
+            raise UserError(
+                f"{file} is not a tokenizer: {error}. Give a tokenizer.json of the tokenizers "
+                "library or a WordPiece vocab.txt (--data.tokenizer.path)."
+            ) from error
+        return cls(raw, f"{file}")
+
+    def _without_specials(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of a text whose literal special tokens the model itself would read as such.
+
+        Some vocabularies hold them as ordinary pieces. Each is encoded in two halves.
+        """
+        ids, begins = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+        for offset, part in self._halves(text):
+            one = self._raw.encode(part, add_special_tokens=False)
+            found = np.array(one.ids, np.int32)
+            found[np.isin(found, self._reserved)] = self.vocabulary.unknown
+            ids.append(found)
+            begins.append(np.array(one.offsets, np.int64).reshape(-1, 2)[:, 0] + offset)
+        return np.concatenate(ids), np.concatenate(begins)
+
+    def _halves(self, text: str) -> Iterator[tuple[int, str]]:
+        names = [self.token(int(i)) for i in self._reserved]
+        lowered = text.lower()
+        cuts = {0, len(text)}
+        for name in names:
+            at = lowered.find(name.lower())
+            while at >= 0:
+                cuts.add(at + 1)
+                at = lowered.find(name.lower(), at + 1)
+        edges = sorted(cut for cut in cuts if cut <= len(text))
+        for begin, end in pairwise(edges):
+            yield begin, text[begin:end]
+
+
+def _vocabulary(raw: tokenizers.Tokenizer, source: str) -> Vocabulary:
+    named: dict[str, int] = {}
+    for role, names in _NAMES.items():
+        found = [raw.token_to_id(name) for name in names]
+        known = [id for id in found if id is not None]
+        if not known:
+            raise UserError(
+                f"{source} has no {role} token ({' or '.join(names)}); masked prediction needs "
+                "padding, unknown, start, separator and mask tokens. Choose another with "
+                "--data.tokenizer.path, or leave it out to train one."
+            )
+        named[role] = known[0]
+    added: set[int] = {i for i, token in raw.get_added_tokens_decoder().items() if token.special}
+    special = tuple(sorted(added | set(named.values())))
+    return Vocabulary(size=max(raw.get_vocab().values()) + 1, special=special, **named)
+
+
+def _file(path: epath.PathLike) -> epath.Path:
+    found = epath.Path(path)
+    if found.is_dir():
+        inside = [found / name for name in ("tokenizer.json", "vocab.txt")]
+        found = next((file for file in inside if file.exists()), inside[0])
+    if not found.exists():
+        raise UserError(f"There is no tokenizer at {found} (--data.tokenizer.path).")
+    return found
+
+
+def _wordpiece_from_lines(
+    lines: Sequence[str], file: epath.Path | Path, lowercase: bool
+) -> tokenizers.Tokenizer:
+    """BERT's tokenizer over a vocabulary of one token a line."""
+    tokens = [line.strip() for line in lines]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    ids = {token: place for place, token in enumerate(tokens)}
+    if not tokens or len(ids) < len(tokens):
+        twice = next((t for i, t in enumerate(tokens) if ids[t] != i), None)
+        what = f"repeats the token {twice!r}" if tokens else "is empty"
+        raise UserError(f"The vocabulary {file} {what}; it must hold one token a line, each once.")
+    raw = tokenizers.Tokenizer(
+        models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
+    )
+    return training.dress_wordpiece(raw, lowercase=lowercase)

@@ -1,0 +1,99 @@
+"""Filling [MASK] in a sentence: each mask on its own, given all that is visible.
+
+With several masks the predictions are conditionals, one a mask; their product is not the probability of
+the filled sentence.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from mlmjax.core.errors import UserError
+from mlmjax.nn.attention import Visibility
+from mlmjax.training.folder import Run
+
+
+class Candidate(NamedTuple):
+    """A token for a mask, and its probability."""
+
+    token: str
+    probability: float
+
+
+class Filled(NamedTuple):
+    """A sentence and its masks, in order, each with the most probable tokens first.
+
+    Attributes:
+        text: as given.
+        masks: candidates of each mask.
+        best: the text with the most probable token in each mask's place.
+    """
+
+    text: str
+    masks: list[list[Candidate]]
+    best: str
+
+
+def fill_mask(run: Run, text: str, *, top: int = 5) -> Filled:
+    """Fill each mask token of a text.
+
+    Raises:
+        UserError: the text has no mask, or is longer than the model's rows.
+    """
+    tokenizer, vocabulary = run.tokenizer, run.tokenizer.vocabulary
+    encoded = tokenizer.encode_with_masks(text).ids
+    ids = np.concatenate([[vocabulary.start], encoded, [vocabulary.separator]])
+    places = np.flatnonzero(ids == vocabulary.mask)
+    if not places.size:
+        raise UserError(f"There is no {tokenizer.mask_token} in the text: {text!r}")
+    longest = run.config.model.positions
+    if len(ids) > longest:
+        raise UserError(f"The text has {len(ids)} tokens, the model {longest} positions: {text!r}")
+
+    row = np.full((1, min(_rounded(len(ids)), longest)), vocabulary.padding, np.int32)
+    row[0, : len(ids)] = ids
+    valid = np.arange(row.size)[None] < len(ids)
+    graph, parameters = nnx.split(run.model)
+    logits = np.array(_logits(graph, parameters, row, valid, places[None]))[0]
+    logits[:, list(vocabulary.special)] = -np.inf
+    masks = [_candidates(run, each, top) for each in logits]
+    return Filled(text, masks, _best(run, text, masks))
+
+
+@partial(jax.jit, static_argnums=0)
+def _logits(
+    graph: nnx.GraphDef,
+    parameters: nnx.State,
+    tokens: Int[Array, "batch length"],
+    valid: Bool[Array, "batch length"],
+    places: Int[Array, "batch masks"],
+) -> Float[Array, "batch masks vocabulary"]:
+    model = nnx.merge(graph, parameters)
+    hidden = model.encode(tokens, jnp.zeros_like(tokens), Visibility(valid)).hidden
+    return model.mlm_logits(jnp.take_along_axis(hidden, places[..., None], axis=1))
+
+
+def _candidates(run: Run, logits: np.ndarray, top: int) -> list[Candidate]:
+    probabilities = np.exp(logits - logits.max())
+    probabilities /= probabilities.sum()
+    best = np.argsort(-probabilities, kind="stable")[:top]
+    return [Candidate(run.tokenizer.token(int(i)), float(probabilities[i])) for i in best]
+
+
+def _best(run: Run, text: str, masks: list[list[Candidate]]) -> str:
+    """The text with each mask replaced by its first candidate."""
+    pieces = text.split(run.tokenizer.mask_token)
+    filled = pieces[0]
+    for candidates, piece in zip(masks, pieces[1:], strict=True):
+        filled += candidates[0].token + piece
+    return filled
+
+
+def _rounded(length: int) -> int:
+    """The next multiple of 32, so that few shapes are compiled."""
+    return -(-length // 32) * 32

@@ -1,0 +1,185 @@
+"""An experiment is a value: model, objective, data, optimizer, mesh and run; and how one is found by name.
+
+A config file is a Python file that defines ``experiment`` and whose docstring says what it costs and gives.
+"""
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationError
+
+from mlmjax.core.config import Config, Resolve, resolve_class
+from mlmjax.core.errors import UserError
+from mlmjax.core.vocabulary import Vocabulary
+from mlmjax.data.base import Data
+from mlmjax.models.base import ModelConfig
+from mlmjax.objectives.base import Objective
+from mlmjax.optim import Optimizer
+from mlmjax.sharding import MeshConfig
+
+Count = Annotated[int, Field(gt=0)]
+
+FILE_MODULE = "mlmjax_config_"
+"""Prefix of the module name under which a config file from outside the package is loaded."""
+
+
+class RunConfig(Config):
+    """How long to train, and what to write when."""
+
+    folder: str | None = None
+    """Where the run is written; by default runs/<config name>."""
+    steps: Count = 1000
+    """Updates of the parameters."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """The one root of all randomness."""
+    accumulate: Count = 1
+    """Micro-batches a step; they give the gradient of the whole batch in less memory."""
+    log_every: Count = 50
+    """Steps between two records in metrics.jsonl; a record covers the steps since the last."""
+    evaluate_every: Count | None = None
+    """Steps between two evaluations on held-out rows; by default only at the end."""
+    checkpoint_every: Count = 500
+    """Steps between two checkpoints; the last step always makes one."""
+    keep: Count = 2
+    """Newest checkpoints that are kept."""
+    keep_every: Count | None = None
+    """Also keep the checkpoints whose step is a multiple of this."""
+    stop_after_skipped: Count = 20
+    """Stop after so many steps in a row whose gradient is not finite; each of them is skipped."""
+    tensorboard: bool = True
+    """Also write the metrics for TensorBoard."""
+    wandb: str | None = None
+    """Also send the metrics to this Weights & Biases project; needs the extra ``wandb``."""
+
+
+class Experiment(Config):
+    """Everything that determines a run."""
+
+    model: ModelConfig
+    objective: Objective
+    data: Data
+    optimizer: Optimizer
+    mesh: MeshConfig = MeshConfig()
+    run: RunConfig = RunConfig()
+
+    def fitted(self, vocabulary: Vocabulary | None) -> Self:
+        """The experiment with what model and objective take from the data filled in, and checked.
+
+        Raises:
+            UserError: the parts do not go together; it names the option to change.
+        """
+        fitted = self.updated(
+            model=self.model.fitted(vocabulary), objective=self.objective.fitted(vocabulary)
+        )
+        fitted.objective.check(fitted.model, fitted.data.spec())
+        return fitted
+
+
+def shipped() -> dict[str, Path]:
+    """The shipped config files by name: beside the package in a checkout, inside it in a wheel."""
+    package = Path(__file__).parent
+    inside = package / "configs"
+    folder = inside if inside.is_dir() else package.parent / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+
+
+def describe(path: Path) -> str:
+    """The first line of a config file's docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
+
+
+def load_experiment(name: str) -> Experiment:
+    """The experiment of a shipped name or of a Python file.
+
+    Raises:
+        UserError: there is no such config, or the file does not define an experiment.
+    """
+    configs = shipped()
+    path = Path(name)
+    if name in configs:
+        path = configs[name]
+    elif path.suffix != ".py":
+        close = difflib.get_close_matches(name, configs, n=3, cutoff=0.4)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise UserError(
+            f"There is no config '{name}'.{hint} `mlmjax configs` lists the shipped ones; a path to "
+            "a Python file or to a run folder will do as well."
+        )
+    experiment = getattr(load_file(path), "experiment", None)
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"{path} does not define `experiment = mlmjax.Experiment(...)`.")
+    if experiment.run.folder is None:
+        run = experiment.run.updated(folder=f"runs/{path.stem}")
+        experiment = experiment.updated(run=run)
+    return experiment
+
+
+def load_file(path: Path) -> ModuleType:
+    """Run a config file as a module of its own.
+
+    Raises:
+        UserError: the file is missing, or it fails; the message names the line.
+    """
+    if not path.is_file():
+        raise UserError(f"The config file {path} does not exist.")
+    name = FILE_MODULE + path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pydantic looks annotations up here
+    try:
+        spec.loader.exec_module(module)
+    except ValidationError as error:
+        raise UserError(f"{path}: {validation_message(error)}") from error
+    except Exception as error:
+        line = _line_in(path, error)
+        raise UserError(f"{path}{line}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _line_in(path: Path, error: BaseException) -> str:
+    """``:line`` where the error passed through the file; nothing where it did not."""
+    if isinstance(error, SyntaxError):
+        return f":{error.lineno}"
+    lines = []
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    return f":{lines[-1]}" if lines else ""
+
+
+def validation_message(error: ValidationError) -> str:
+    """What pydantic found, an option and a sentence each, in one line."""
+    found = []
+    for each in error.errors(include_url=False):
+        option = ".".join(str(part) for part in each["loc"])
+        message = each["msg"].removeprefix("Value error, ")
+        found.append(f"{option}: {message} (got {each['input']!r})" if option else message)
+    return "; ".join(found)
+
+
+def file_resolver(copy: Path, *, trust: bool) -> Resolve:
+    """Finds the classes of a config file's copy in a run folder, if its code is trusted."""
+    loaded: list[ModuleType] = []
+
+    def resolve(path: str) -> type:
+        module, _, name = path.partition(":")
+        if not trust or module.split(".")[0] == "mlmjax":
+            return resolve_class(path)
+        if not module.startswith(FILE_MODULE):
+            return getattr(importlib.import_module(module), name)
+        if not loaded:
+            loaded.append(load_file(copy))
+        return getattr(loaded[0], name)
+
+    return resolve

@@ -1,0 +1,149 @@
+"""What all selections share: which tokens may be selected, how many, and the form of the result."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
+from pydantic import Field
+
+from mlmjax.core.config import Config
+from mlmjax.core.errors import UserError
+from mlmjax.core.types import Mask
+
+Ratio = float | Float[Array, ""]
+"""Share of the eligible tokens; a scheduled ratio is traced."""
+
+Count = Literal["exact", "bernoulli"]
+"""``exact``: a fixed share of each row. ``bernoulli``: each unit by itself, a random count."""
+
+LAST = np.uint32(2**32 - 1)
+"""A score above all that are drawn."""
+
+
+class Selection(Config):
+    """q(M given x): which positions of an example are predicted. Subclasses say how."""
+
+    ratio: Annotated[float, Field(gt=0, le=1)] = 0.15
+    """Share of the eligible tokens that is selected, in (0, 1]."""
+
+    def capacity(self, length: int, ratio: float | None = None) -> int:
+        """The number of places that a mask of a row of ``length`` tokens has.
+
+        Args:
+            length: tokens in a row.
+            ratio: the highest that a schedule reaches; by default the selection's own.
+        """
+        return exact_capacity(length, self.ratio if ratio is None else ratio)
+
+    @abstractmethod
+    def __call__(
+        self,
+        key: Key[Array, ""],
+        eligible: Bool[Array, " length"],
+        word_starts: Bool[Array, " length"],
+        *,
+        ratio: Ratio | None = None,
+        capacity: int | None = None,
+    ) -> Mask:
+        """The mask of one example; ``vmap`` it over keys and rows.
+
+        Args:
+            key: the example's own.
+            eligible: the tokens that may be selected (:func:`eligible_tokens`).
+            word_starts: the tokens that begin a word.
+            ratio: in place of the selection's own; may be traced.
+            capacity: places in the mask; by default :meth:`capacity` of the row and the ratio.
+
+        Raises:
+            UserError: the ratio is traced, and no capacity is given.
+        """
+
+
+def eligible_tokens(
+    tokens: Int[Array, "*batch length"],
+    valid: Bool[Array, "*batch length"],
+    *,
+    special: Sequence[int],
+) -> Bool[Array, "*batch length"]:
+    """The tokens that may be selected: neither padding nor special.
+
+    Args:
+        tokens: token ids.
+        valid: False where a row is padded.
+        special: the ids that are never selected (``Vocabulary.special``).
+    """
+    return valid & ~jnp.isin(tokens, jnp.asarray(special, tokens.dtype))
+
+
+def exact_capacity(length: int, ratio: float) -> int:
+    """The budget of a row in which every token is eligible, which is the largest of any row.
+
+    Computed in float32 as :func:`exact_count` is, lest the two round a half to different sides.
+    """
+    return max(1, int(np.round(np.float32(ratio) * np.float32(length))))
+
+
+def bernoulli_capacity(length: int, ratio: float, *, block: int = 1) -> int:
+    """Mean plus six standard deviations of the count when each block of tokens is a trial.
+
+    Args:
+        length: tokens in a row.
+        ratio: the probability that a block is selected.
+        block: tokens in a block; the spread of the count grows with its root.
+    """
+    spread = np.sqrt(ratio * (1 - ratio) * length * block)
+    return min(length, int(np.ceil(ratio * length + 6 * spread)))
+
+
+def resolve_capacity(
+    capacity: int | None, length: int, ratio: Ratio, bound: Callable[[int, float], int]
+) -> int:
+    """The capacity that was given or, without one, the bound for a ratio known before compilation.
+
+    Raises:
+        UserError: the capacity or the ratio is out of range, or neither is known.
+    """
+    if isinstance(ratio, int | float) and not 0 < ratio <= 1:
+        raise UserError(f"ratio is {ratio}, but a share of the eligible tokens lies in (0, 1].")
+    if capacity is not None and capacity < 1:
+        raise UserError(f"capacity is {capacity}, but a mask has at least one place.")
+    if capacity is not None:
+        return capacity
+    if isinstance(ratio, int | float):
+        return bound(length, ratio)
+    raise UserError(
+        "A ratio that is an array does not say how large a mask is. Give the capacity too: "
+        "selection.capacity(length, highest), with the highest ratio of the schedule."
+    )
+
+
+def exact_count(total: Int[Array, ""], ratio: Ratio) -> Int[Array, ""]:
+    """max(1, round(ratio * total)), halves to even; 0 where the total is 0."""
+    count = jnp.round(jnp.float32(ratio) * total.astype(jnp.float32)).astype(jnp.int32)
+    return jnp.minimum(jnp.maximum(count, 1), total.astype(jnp.int32))
+
+
+def random_scores(key: Key[Array, ""], present: Bool[Array, " units"]) -> UInt32[Array, " units"]:
+    """31 random bits a unit; :data:`LAST` where there is none. The smallest are selected first."""
+    return jnp.where(present, jax.random.bits(key, present.shape, jnp.uint32) >> 1, LAST)
+
+
+def below(scores: UInt32[Array, " units"], ratio: Ratio) -> Bool[Array, " units"]:
+    """Whether each unit is selected when each is selected by itself, with probability ``ratio``.
+
+    A function of the scores, so that where a capacity overflows the largest scores fall out.
+    """
+    share = (scores >> 7).astype(jnp.float32) * 2.0**-24
+    return (scores != LAST) & (share < ratio)
+
+
+def as_mask(selected: Bool[Array, " length"], capacity: int) -> Mask:
+    """The selected positions in ascending order; beyond ``capacity`` they are left out."""
+    length = selected.size
+    positions = jnp.flatnonzero(selected, size=capacity, fill_value=length).astype(jnp.int32)
+    used = positions < length
+    return Mask(positions=jnp.where(used, positions, 0), weight=used.astype(jnp.float32))

@@ -1,0 +1,68 @@
+"""Ratios that change over the steps of a run, such as from low to high to steady the start."""
+
+from abc import abstractmethod
+from typing import Annotated
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+from pydantic import Field
+
+from mlmjax.core.config import Config
+
+Step = Int[Array, ""] | int
+
+
+class RatioSchedule(Config):
+    """The ratio of a selection as a function of the step."""
+
+    @abstractmethod
+    def at(self, step: Step, ratio: float) -> Float[Array, ""]:
+        """The ratio in force.
+
+        Args:
+            step: the number of updates made so far; may be traced.
+            ratio: the selection's own.
+        """
+
+    @abstractmethod
+    def highest(self, ratio: float) -> float:
+        """The highest ratio of all steps, for ``Selection.capacity``.
+
+        Args:
+            ratio: the selection's own.
+        """
+
+
+class LinearRatio(RatioSchedule):
+    """Linear from one ratio to another, up or down, and constant from then on."""
+
+    start: Annotated[float, Field(gt=0, le=1)]
+    """The ratio at step 0."""
+    steps: Annotated[int, Field(gt=0)]
+    """Updates after which the end is reached."""
+    end: Annotated[float | None, Field(gt=0, le=1)] = None
+    """The ratio from then on; by default the selection's own."""
+
+    def at(self, step: Step, ratio: float) -> Float[Array, ""]:
+        """The ratio in force after ``step`` updates, float32."""
+        end = ratio if self.end is None else self.end
+        progress = jnp.clip(jnp.asarray(step, jnp.float32) / self.steps, 0, 1)
+        value = self.start + (end - self.start) * self.shape(progress)
+        # Rounding must not lift the ratio above what the capacity was made for.
+        return jnp.clip(value, min(self.start, end), max(self.start, end))
+
+    def highest(self, ratio: float) -> float:
+        """The larger of start and end."""
+        return max(self.start, ratio if self.end is None else self.end)
+
+    def shape(self, progress: Float[Array, ""]) -> Float[Array, ""]:
+        """The share of the way from start to end, given the share of the steps."""
+        return progress
+
+
+class CosineRatio(LinearRatio):
+    """Half a cosine from one ratio to another: slow at both ends."""
+
+    def shape(self, progress: Float[Array, ""]) -> Float[Array, ""]:
+        """The share of the way from start to end, given the share of the steps."""
+        return (1 - jnp.cos(jnp.pi * progress)) / 2

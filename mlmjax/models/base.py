@@ -1,0 +1,24 @@
+"""What an experiment asks of a model config."""
+
+from typing import Self
+
+from flax import nnx
+
+from mlmjax.core.config import Config
+from mlmjax.core.vocabulary import Vocabulary
+
+
+class ModelConfig(Config):
+    """Base class of model configs."""
+
+    def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        """The module, its parameters drawn from ``rngs.params``."""
+        raise TypeError(f"{type(self).__name__} does not say how it is built: define build()")
+
+    def fitted(self, vocabulary: Vocabulary | None) -> Self:
+        """The config with what it takes from the data filled in.
+
+        Raises:
+            UserError: the config contradicts the data.
+        """
+        return self

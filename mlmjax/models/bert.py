@@ -1,0 +1,125 @@
+"""BERT (Devlin et al. 2019, section 3 and appendix A): encoder, masked-token head, next-sentence head."""
+
+from typing import Annotated, Any, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+from pydantic import Field
+
+from mlmjax.core.errors import UserError
+from mlmjax.core.vocabulary import Vocabulary
+from mlmjax.models.base import ModelConfig
+from mlmjax.nn.attention import Visibility
+from mlmjax.nn.dropout import dropout
+from mlmjax.nn.linear import embedding, layer_norm, linear
+from mlmjax.nn.transformer import ACTIVATIONS, Encoded, Transformer, TransformerConfig
+
+
+class BertConfig(TransformerConfig, ModelConfig):
+    """Sizes and choices of a BERT model; the defaults are BERT-base's."""
+
+    vocabulary: Annotated[int, Field(gt=0)] | None = None
+    """Number of tokens; by default the tokenizer's."""
+    vocabulary_multiple: Annotated[int, Field(gt=0)] = 1
+    """Pad the token table to a multiple of this, so that hardware and meshes divide it."""
+    positions: Annotated[int, Field(gt=0)] = 512
+    """Longest row."""
+    segments: Annotated[int, Field(gt=0)] = 2
+
+    @classmethod
+    def base(cls, **changes: Any) -> Self:
+        """BERT-base, uncased: 110M parameters (Devlin et al. 2019, section 3)."""
+        return cls(**{"vocabulary": 30522, **changes})
+
+    @classmethod
+    def large(cls, **changes: Any) -> Self:
+        """BERT-large, uncased: 340M parameters (Devlin et al. 2019, section 3)."""
+        sizes = {"vocabulary": 30522, "layers": 24, "hidden": 1024, "heads": 16, "mlp": 4096}
+        return cls(**{**sizes, **changes})
+
+    @property
+    def columns(self) -> int:
+        """Rows of the token table: the vocabulary and its padding."""
+        if self.vocabulary is None:
+            raise UserError("The model has no vocabulary size yet: set --model.vocabulary.")
+        return -(-self.vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple
+
+    def build(self, rngs: nnx.Rngs) -> "Bert":
+        return Bert(self, rngs=rngs)
+
+    def fitted(self, vocabulary: Vocabulary | None) -> Self:
+        if vocabulary is None:
+            raise UserError("BERT reads tokens, and the data has no vocabulary.")
+        if self.vocabulary not in (None, vocabulary.size):
+            raise UserError(
+                f"The tokenizer has {vocabulary.size} tokens and the model {self.vocabulary}: "
+                f"set --model.vocabulary {vocabulary.size}, or leave it out."
+            )
+        return self.updated(vocabulary=vocabulary.size)
+
+
+class Bert(nnx.Module):
+    """The module. ``encode`` gives hidden states; the heads take those that they are to judge."""
+
+    def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        hidden, dtype = config.hidden, config.dtype
+        self.token = embedding(config.columns, hidden, axes=("vocab", "embed"), rngs=rngs)
+        self.position = embedding(config.positions, hidden, axes=(None, "embed"), rngs=rngs)
+        self.segment = embedding(config.segments, hidden, axes=(None, "embed"), rngs=rngs)
+        self.norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
+        self.encoder = Transformer(config, rngs=rngs)
+        self.mlm = MaskedTokenHead(config, rngs=rngs)
+        self.pooler = linear(hidden, hidden, axes=("embed", None), dtype=dtype, rngs=rngs)
+        self.next_sentence = linear(hidden, 2, axes=("embed", None), dtype=dtype, rngs=rngs)
+
+    def encode(
+        self,
+        tokens: Int[Array, "batch length"],
+        segments: Int[Array, "batch length"],
+        visibility: Visibility,
+        key: Key[Array, ""] | None = None,
+        *,
+        every_layer: bool = False,
+    ) -> Encoded:
+        """Hidden states of the tokens at positions 0, 1, ...; ``key`` is that of dropout."""
+        keys = (None, None) if key is None else tuple(jax.random.split(key))
+        positions = self.position.embedding[: tokens.shape[1]]
+        embedded = self.norm(self.token(tokens) + self.segment(segments) + positions)
+        embedded = dropout(embedded, self.config.dropout, key=keys[0])
+        return self.encoder(embedded, visibility, keys[1], every_layer=every_layer)
+
+    def mlm_logits(
+        self, hidden: Float[Array, "*places hidden"]
+    ) -> Float[Array, "*places vocabulary"]:
+        """Float32 logits over the whole vocabulary; for a few places only, since they are large."""
+        features, size = self.mlm(hidden), self.config.vocabulary
+        table = self.token.embedding[:size].astype(features.dtype)
+        return (
+            jnp.matmul(features, table.T, preferred_element_type=jnp.float32) + self.mlm.bias[:size]
+        )
+
+    def next_sentence_logits(
+        self, hidden: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch 2"]:
+        """Float32 logits of (not next, next), from the pooled state of the first token."""
+        return self.next_sentence(jnp.tanh(self.pooler(hidden[:, 0]))).astype(jnp.float32)
+
+
+class MaskedTokenHead(nnx.Module):
+    """What stands between a hidden state and the token table, which is the decoder too (tied).
+
+    Calling it gives the vector that is multiplied with the table; ``bias`` is added to the logits.
+    """
+
+    def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
+        hidden, dtype = config.hidden, config.dtype
+        self.activation = config.activation
+        self.dense = linear(hidden, hidden, axes=("embed", None), dtype=dtype, rngs=rngs)
+        self.norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
+        self.bias = nnx.Param(jnp.zeros(config.columns), axes=("vocab",))
+
+    def __call__(self, hidden: Float[Array, "*places hidden"]) -> Float[Array, "*places hidden"]:
+        return self.norm(ACTIVATIONS[self.activation](self.dense(hidden)))

@@ -1,0 +1,1 @@
+"""Modules that models are built of, as flax nnx modules with logical axis names."""

@@ -1,0 +1,1 @@
+"""One file an objective: (model, batch, context) -> Loss, a pure function."""

@@ -1,0 +1,158 @@
+"""From an experiment to a trained run folder: data, training, held-out figures, and what is printed."""
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from mlmjax.data.pipeline import batches, heldout_batches
+from mlmjax.data.prepare import PreparedText
+from mlmjax.evaluation.baselines import unigram
+from mlmjax.evaluation.fill_mask import fill_mask
+from mlmjax.evaluation.heldout import HeldOut, heldout_context, prefixed
+from mlmjax.experiment import Experiment
+from mlmjax.objectives.mlm import MaskedLanguageModel
+from mlmjax.report.terminal import Terminal
+from mlmjax.sharding import check_batch
+from mlmjax.training.folder import RunFolder, load
+from mlmjax.training.loop import Outcome, train
+from mlmjax.training.metrics import Record, read_records
+from mlmjax.training.state import Parameters
+from mlmjax.training.step import Program
+
+
+def pretrain(
+    experiment: Experiment,
+    *,
+    source: Path | None = None,
+    trust_code: bool = False,
+    terminal: Terminal | None = None,
+) -> Outcome | None:
+    """Prepare the data, train from the newest checkpoint or the start, and report.
+
+    Args:
+        experiment: with a ``run.folder``, which is created or gone on with.
+        source: the config file, where it comes from outside the package.
+        trust_code: that file's classes may be run when the folder is read.
+        terminal: where progress and results go.
+
+    Returns:
+        How training ended; None where the run was finished already.
+
+    Raises:
+        UserError: something that was given cannot be used; nothing is changed then.
+        DivergedError: the gradient stayed not finite.
+    """
+    terminal, run = terminal or Terminal(), experiment.run
+    files = RunFolder(run.folder or "runs/experiment")
+    files.check(experiment, trust_code=trust_code)
+    if files.latest_step() == run.steps:
+        terminal.say(f"The run in {files.path} is finished ({run.steps} steps); nothing to do.")
+        return None
+    check_batch(experiment.mesh.make(), experiment.data.batch, accumulate=run.accumulate)
+    experiment.objective.check(experiment.model, experiment.data.spec())
+    with terminal.live():
+        prepared = experiment.data.prepare(terminal.report)
+        fitted = experiment.fitted(prepared.vocabulary)
+        program = Program.of(fitted)
+        files.claim(experiment, data=prepared.manifest, tokenizer=prepared.tokenizer, source=source)
+        outcome = _train(program, prepared, files, terminal)
+    if outcome.ended == "interrupted":
+        terminal.say(
+            f"Stopped after step {outcome.step} of {run.steps}; go on with: mlmjax train {files.path}"
+        )
+        return outcome
+    _show(fitted, files, terminal)
+    return outcome
+
+
+def _train(
+    program: Program,
+    prepared: PreparedText,
+    files: RunFolder,
+    terminal: Terminal,
+) -> Outcome:
+    data, run = program.experiment.data, program.experiment.run
+    here = {"process_index": jax.process_index(), "process_count": jax.process_count()}
+
+    def feed(start: int) -> Generator[dict[str, np.ndarray], None, None]:
+        return batches(
+            prepared.train,
+            seed=run.seed,
+            batch=data.batch,
+            start=start,
+            stop=run.steps,
+            threads=data.threads,
+            **here,
+        )
+
+    heldout = partial(
+        heldout_batches,
+        prepared.heldout,
+        seed=run.seed,
+        batch=data.batch,
+        threads=data.threads,
+        **here,
+    )
+    evaluator = HeldOut(program)
+
+    def evaluate(step: int, parameters: Parameters) -> Record:
+        figures = prefixed(evaluator(parameters, heldout()))
+        if step == run.steps and isinstance(program.experiment.objective, MaskedLanguageModel):
+            guess = unigram(
+                program.experiment.objective,
+                heldout(),
+                counts=prepared.token_counts,
+                context=heldout_context(program),
+            )
+            figures |= {
+                "heldout/unigram_loss": guess.loss,
+                "heldout/unigram_accuracy": guess.accuracy,
+            }
+        return figures
+
+    with files.open_checkpoints(run) as checkpoints, ExitStack() as stack:
+        sinks = [*files.sinks(program.experiment, resumed_at=checkpoints.latest or 0), terminal]
+        for sink in sinks:
+            stack.callback(sink.close)
+        return train(
+            program,
+            feed,
+            checkpoints=checkpoints,
+            sinks=sinks,
+            evaluate=evaluate,
+            on_step=lambda step: terminal.report("train", step, run.steps),
+        )
+
+
+def _show(experiment: Experiment, files: RunFolder, terminal: Terminal) -> None:
+    """The held-out table, and filled sentences for models of text."""
+    figures = read_records(Path(files.metrics))[-1]
+    rows = [
+        (
+            name.replace("_", " "),
+            f"{figures[f'heldout/{name}']:.4f}",
+            f"{figures[f'heldout/unigram_{figure}']:.4f}" if figure else "",
+        )
+        for name, figure in HELD_OUT.items()
+        if f"heldout/{name}" in figures
+    ]
+    terminal.table("Held-out results", ("", "model", "unigram"), rows)
+    if not isinstance(experiment.objective, MaskedLanguageModel):
+        return
+    run = load(files.path)
+    for text in experiment.data.examples:
+        filled = fill_mask(run, text, top=3)
+        terminal.say(f"{text}\n  -> {filled.best}")
+
+
+HELD_OUT = {
+    "mask_accuracy": "accuracy",
+    "mask_loss": "loss",
+    "visible_loss": None,
+    "next_sentence_accuracy": None,
+}
+"""What the table shows, and the figure of the unigram baseline that stands beside it."""

@@ -1,0 +1,1 @@
+"""What people look at: progress, tables, and later plots and pages."""

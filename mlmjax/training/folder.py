@@ -1,0 +1,235 @@
+"""A run folder: config, manifest, tokenizer, metrics and checkpoints; complete, so that it can be loaded alone."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+from etils import epath
+from flax import nnx
+from jax.sharding import SingleDeviceSharding
+from pydantic import ValidationError
+
+from mlmjax.core.config import differences
+from mlmjax.core.errors import UserError
+from mlmjax.data.tokenizer import Tokenizer
+from mlmjax.experiment import Experiment, RunConfig, file_resolver, validation_message
+from mlmjax.training.checkpoint import Checkpoints
+from mlmjax.training.metrics import JsonLines, Sink, TensorBoard, WeightsAndBiases
+from mlmjax.training.state import Parameters, module_graph
+from mlmjax.training.step import shapes
+
+FREE = ("mesh.", "run.folder", "run.keep", "run.checkpoint_every", "data.cache", "data.threads")
+"""Options that may change from one start of a run to the next: they do not change what is computed."""
+
+PACKAGES = (
+    "mlmjax",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "tokenizers",
+    "numpy",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with what belongs to it."""
+
+    model: nnx.Module
+    tokenizer: Tokenizer
+    config: Experiment
+    step: int
+
+
+class RunFolder:
+    """The files of a run and their names."""
+
+    def __init__(self, path: epath.PathLike):
+        self.path = epath.Path(path)
+        self.config = self.path / "config.json"
+        self.source = self.path / "config.py"
+        self.manifest = self.path / "manifest.json"
+        self.tokenizer = self.path / "tokenizer.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.tensorboard = self.path / "tensorboard"
+        self.checkpoints = self.path / "checkpoints"
+
+    def exists(self) -> bool:
+        """Is there a run? The config is written last."""
+        return self.config.exists()
+
+    def read_config(self, *, trust_code: bool = False) -> Experiment:
+        """The experiment as it was asked for.
+
+        Raises:
+            UserError: there is no run, its config cannot be read, or it needs code that is not trusted.
+        """
+        if not self.exists():
+            raise UserError(f"{self.path} is not a run folder: it has no config.json.")
+        try:
+            return Experiment.from_json(
+                self.config.read_text(), file_resolver(self.source, trust=trust_code)
+            )
+        except ValidationError as error:
+            raise UserError(f"{self.config}: {validation_message(error)}") from error
+        except json.JSONDecodeError as error:
+            raise UserError(f"{self.config} is damaged: {error}") from error
+
+    def check(self, experiment: Experiment, *, trust_code: bool = False) -> None:
+        """See that the folder is free, or is this experiment's; nothing is changed.
+
+        Raises:
+            UserError: the folder holds another run, or something else; it says what differs.
+        """
+        if not self.exists():
+            if self.path.exists() and not self.path.is_dir():
+                raise UserError(f"{self.path} is a file: choose another --run.folder.")
+            if self.path.exists() and any(self.path.iterdir()) and not self.manifest.exists():
+                raise UserError(
+                    f"The folder {self.path} is not empty and holds no run: choose another --run.folder."
+                )
+            return
+        stored = self.read_config(trust_code=trust_code)
+        lines = [line for line in differences(stored, experiment) if not line.startswith(FREE)]
+        if lines:
+            shown = "".join(f"\n  {line}" for line in lines)
+            raise UserError(
+                f"The run in {self.path} was made with another config; nothing was changed.{shown}\n"
+                "Choose another --run.folder, or leave these options as they were."
+            )
+
+    def claim(
+        self,
+        experiment: Experiment,
+        *,
+        data: Mapping[str, Any],
+        tokenizer: Tokenizer,
+        source: Path | None = None,
+    ) -> None:
+        """Make the folder this experiment's; where it is already, only options of no effect are updated.
+
+        Args:
+            experiment: as asked for, not fitted; it has passed :meth:`check`.
+            data: the manifest of the prepared data.
+            tokenizer: of the data.
+            source: the config file, where it is from outside the package; a copy is kept.
+
+        Raises:
+            UserError: the data is not that with which the run was begun.
+        """
+        if self.exists():
+            self._check_data(data["fingerprint"])
+        else:
+            self.path.mkdir(parents=True, exist_ok=True)
+            record = manifest(experiment, data, tokenizer)
+            _write(self.manifest, json.dumps(record, indent=2) + "\n")
+            tokenizer.save(self.tokenizer)
+            if source is not None:
+                _write(self.source, source.read_text(encoding="utf-8"))
+        _write(self.config, experiment.to_json())
+
+    def _check_data(self, fingerprint: str) -> None:
+        before = json.loads(self.manifest.read_text())["data"]["fingerprint"]
+        if before != fingerprint:
+            raise UserError(
+                f"The data of the run in {self.path} has changed since it was begun (fingerprint {before}, "
+                f"now {fingerprint}): texts, installed packages or preparation differ. "
+                "Choose another --run.folder."
+            )
+
+    def latest_step(self) -> int | None:
+        """The step of the newest checkpoint; None where there is none."""
+        if not self.checkpoints.exists():
+            return None
+        with Checkpoints(self.checkpoints) as checkpoints:
+            return checkpoints.latest
+
+    def open_checkpoints(self, run: RunConfig) -> Checkpoints:
+        """The checkpoints, to be written as the run says."""
+        return Checkpoints(self.checkpoints, keep=run.keep, keep_every=run.keep_every)
+
+    def sinks(self, experiment: Experiment, *, resumed_at: int) -> list[Sink]:
+        """Where the records of the run go."""
+        run = experiment.run
+        sinks: list[Sink] = [JsonLines(Path(self.metrics), resumed_at=resumed_at)]
+        if run.tensorboard:
+            sinks.append(TensorBoard(Path(self.tensorboard), resumed_at=resumed_at))
+        if run.wandb:
+            config = experiment.model_dump(mode="json", serialize_as_any=True)
+            sinks.append(WeightsAndBiases(run.wandb, folder=Path(self.path), config=config))
+        return sinks
+
+
+def load(folder: epath.PathLike, *, step: int | None = None, trust_code: bool = False) -> Run:
+    """The model of a run folder, with its tokenizer and config.
+
+    Args:
+        folder: a local path, or any that ``etils.epath`` reads.
+        step: of the checkpoint; by default the newest.
+        trust_code: run the config file that is kept in the folder, if the run was made with one.
+
+    Raises:
+        UserError: the folder holds no run or no checkpoint.
+    """
+    files = RunFolder(folder)
+    config = files.read_config(trust_code=trust_code)
+    tokenizer = Tokenizer.load(files.tokenizer)
+    fitted = config.fitted(tokenizer.vocabulary)
+    graph, model = module_graph(fitted.model)
+    step = files.latest_step() if step is None else step
+    if step is None:
+        raise UserError(
+            f"There is no checkpoint in {files.path}: train it first, with "
+            f"`mlmjax train {files.path}`."
+        )
+    with Checkpoints(files.checkpoints) as checkpoints:
+        parameters = checkpoints.restore_parameters(_here(shapes(model)), step)
+    return Run(nnx.merge(graph, parameters), tokenizer, fitted, step)
+
+
+def manifest(
+    experiment: Experiment, data: Mapping[str, Any], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """The record of a run: what one must know to repeat it."""
+    run = experiment.run
+    return {
+        "versions": {name: version(name) for name in PACKAGES},
+        "data": dict(data),
+        "tokenizer": {"hash": tokenizer.hash, **tokenizer.vocabulary.model_dump()},
+        **experiment.objective.describe(),
+        "model": experiment.model.model_dump(mode="json"),
+        "optimizer": experiment.optimizer.model_dump(mode="json", serialize_as_any=True),
+        "precision": {
+            "parameters": "float32",
+            "compute": getattr(experiment.model, "dtype", "float32"),
+        },
+        "seed": {
+            "root": run.seed,
+            "rule": "a mask's key is (seed, 'mask', epoch, example id); dropout's (seed, 'dropout', step)",
+            "same_mask_on_all_processes": True,
+            "unbroken_by_resume": True,
+        },
+        "stopping": {"steps": run.steps, "after_skipped_in_a_row": run.stop_after_skipped},
+    }
+
+
+def _here(parameters: Parameters) -> Parameters:
+    """The same shapes, to be laid out on one device whatever the mesh that they were trained on."""
+    sharding = SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(
+        lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), parameters
+    )
+
+
+def _write(path: epath.Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    partial.replace(path)

@@ -1,0 +1,157 @@
+"""The training loop: it feeds the step, logs, calls for evaluation, and saves. It knows no objective."""
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import numpy as np
+
+from mlmjax.training.checkpoint import Checkpoints
+from mlmjax.training.metrics import Clock, Log, Record, Sink
+from mlmjax.training.state import Parameters, TrainState
+from mlmjax.training.step import Program, Report
+
+Feed = Callable[[int], Generator[dict[str, np.ndarray], None, None]]
+"""Global batches (this process's part) from a given step on; closing it ends its threads."""
+
+Evaluate = Callable[[int, Parameters], Record]
+"""Figures of the parameters after a step, by flat name, such as ``heldout/mask_loss``."""
+
+IN_FLIGHT = 2
+"""Steps that are handed to the device before the first of them must have ended."""
+
+
+class DivergedError(Exception):
+    """Too many steps in a row had a gradient that is not finite."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended: with all its steps, or by a signal after some of them."""
+
+    state: TrainState
+    step: int
+    ended: Literal["finished", "interrupted"]
+
+
+def train(
+    program: Program,
+    feed: Feed,
+    *,
+    checkpoints: Checkpoints,
+    sinks: Sequence[Sink],
+    evaluate: Evaluate | None = None,
+    on_step: Callable[[int], None] = lambda step: None,
+) -> Outcome:
+    """Train to the last step, from the newest checkpoint or from the start.
+
+    The state after a step is a pure function of the experiment, so a run that was cut off anywhere goes
+    on as if it had not been. SIGTERM and SIGINT save and return.
+
+    Args:
+        program: what is trained.
+        feed: the batches from a step on.
+        checkpoints: where the state is kept.
+        sinks: where the records go.
+        evaluate: called every ``run.evaluate_every`` steps and after the last.
+        on_step: told of every step that was handed to the device, and first of the one resumed at.
+
+    Raises:
+        DivergedError: too many steps in a row were skipped; it names the last good checkpoint.
+    """
+    run = program.experiment.run
+    state, step = start(program, checkpoints)
+    compiled = program.step().lower(program.state, program.batch).compile()
+    on_step(step)
+    saved = step
+    log, clock, running = Log(sinks), Clock(program.work), deque[Report]()
+    with interruption() as interrupted, closing(feed(step)) as batches:
+        while step < run.steps and not interrupted.is_set():
+            with clock.waiting():
+                batch = next(batches)
+            state, report = compiled(state, program.place(batch))
+            step += 1
+            clock.step()
+            running.append(report)
+            if len(running) > IN_FLIGHT:
+                stop_if_diverged(running.popleft(), run.stop_after_skipped, checkpoints)
+            on_step(step)
+
+            if step % run.log_every == 0:
+                log.add(step, {**report, **clock.lap()}, prefix="train/")
+            log.write(upto=step - IN_FLIGHT)
+            if evaluate and _due(step, run.evaluate_every, run.steps):
+                with clock.paused():
+                    log.add(step, evaluate(step, state.parameters))
+            if _due(step, run.checkpoint_every, run.steps):
+                with clock.paused():
+                    log.write(upto=step)
+                    save(checkpoints, saved := step, state)
+    for report in running:
+        stop_if_diverged(report, run.stop_after_skipped, checkpoints)
+    log.write(upto=step)
+    if saved != step:
+        save(checkpoints, step, state)
+    checkpoints.wait()
+    return Outcome(state, step, "finished" if step >= run.steps else "interrupted")
+
+
+def start(program: Program, checkpoints: Checkpoints) -> tuple[TrainState, int]:
+    """The state to go on from, and its step: that of the newest checkpoint, or the initial one."""
+    latest = checkpoints.latest
+    if latest is None:
+        return program.initial_state(), 0
+    return checkpoints.restore(program.state, latest), latest
+
+
+def save(checkpoints: Checkpoints, step: int, state: TrainState) -> None:
+    """Save, unless the run is just now skipping steps: a checkpoint is always a good one."""
+    if int(jax.device_get(state.skipped_in_a_row)) == 0:
+        checkpoints.save(step, state)
+
+
+def stop_if_diverged(report: Report, limit: int, checkpoints: Checkpoints) -> None:
+    """Wait for a step's report; raise if too many steps in a row up to it were skipped."""
+    if int(jax.device_get(report["skipped_in_a_row"])) < limit:
+        return
+    checkpoints.wait()
+    last = checkpoints.latest
+    good = (
+        "There is no checkpoint yet"
+        if last is None
+        else f"The last good checkpoint is {checkpoints.folder / str(last)}"
+    )
+    raise DivergedError(
+        f"The gradient was not finite in {limit} steps in a row; each was skipped. {good}. "
+        "Lower --optimizer.learning-rate.peak or look at the data."
+    )
+
+
+@contextmanager
+def interruption() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; a second SIGINT interrupts at once."""
+    event = threading.Event()
+
+    def handle(number: int, frame: object) -> None:
+        if number == signal.SIGINT and event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _due(step: int, every: int | None, last: int) -> bool:
+    return step == last or (every is not None and step % every == 0)

@@ -1,0 +1,182 @@
+"""Tokenizers: literal specials are text, training is repeatable, bad files are told."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import models, pre_tokenizers
+
+from mlmjax.core.errors import UserError
+from mlmjax.data.tokenizer import Tokenizer, TokenizerConfig
+from tests.data.conftest import make_texts
+
+KINDS = ("wordpiece", "byte_bpe", "unigram")
+LITERALS = ("[MASK]", "[PAD]", "[CLS]", "[SEP]", "[UNK]")
+
+
+def train(kind, **options):
+    return TokenizerConfig(model=kind, vocabulary=400, **options).train(make_texts(100))
+
+
+def vocabulary_file(path, tokens=("return", "a", "new", "##s", "list", "mask", "[", "]", ".", "p")):
+    path.write_text("\n".join([*LITERALS, *tokens]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory):
+    """Each kind as trained and as saved and loaded, and a lower-casing vocab.txt."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    found = {"vocab.txt": Tokenizer.load(vocabulary_file(folder / "vocab.txt"))}
+    for kind in KINDS:
+        found[kind] = train(kind)
+        found[kind].save(folder / f"{kind}.json")
+        found[f"{kind}.json"] = Tokenizer.load(folder / f"{kind}.json")
+    return found
+
+
+NAMES = ("vocab.txt", *KINDS, *(f"{kind}.json" for kind in KINDS))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(parts=st.lists(st.sampled_from([*LITERALS, "[mask]", " ", "list", "."]), max_size=8))
+def test_literal_specials_are_text(every, name, parts):
+    tokenizer = every[name]
+    vocabulary = tokenizer.vocabulary
+    ids = tokenizer.encode(["".join(parts)])[0].ids
+    forbidden = set(vocabulary.special) - {vocabulary.unknown}
+    assert not forbidden & set(ids.tolist())
+
+
+def test_a_literal_special_that_is_an_ordinary_piece_is_text_too():
+    """Some vocabularies hold [MASK] as a piece of the model itself."""
+    pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("<mask>", -1.0)]
+    letters = [(c, -5.0) for c in "▁<>/amskliptw"]
+    raw = tokenizers.Tokenizer(models.Unigram(pieces + letters, unk_id=1))
+    raw.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer = Tokenizer(raw)
+    found = tokenizer.encode(["a <mask> list", "<pad>mask"])
+    for one in found:
+        assert not {0, 2, 3, 4} & set(one.ids.tolist())
+    assert tokenizer.mask_token == "<mask>"
+    assert (tokenizer.encode_with_masks("a <mask> list").ids == 4).sum() == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_has_masks_and_no_other_special(every, name):
+    tokenizer = every[name]
+    found = tokenizer.encode_with_masks("Return a new [MASK] of [PAD] [MASK].")
+    vocabulary = tokenizer.vocabulary
+    assert (found.ids == vocabulary.mask).sum() == 2
+    others = set(vocabulary.special) - {vocabulary.mask, vocabulary.unknown}
+    assert not others & set(found.ids.tolist())
+    assert found.word_starts[found.ids == vocabulary.mask].all()
+    assert (np.diff(found.offsets) >= 0).all()
+
+
+def test_a_prompt_without_masks_or_text():
+    tokenizer = train("wordpiece")
+    assert len(tokenizer.encode_with_masks("").ids) == 0
+    assert tokenizer.encode_with_masks("[MASK]").ids.tolist() == [tokenizer.vocabulary.mask]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trained_tokenizers_survive_saving(every, kind):
+    first, second = every[kind], every[f"{kind}.json"]
+    text = "Return a new sorted list, of the given values."
+    assert first.hash == second.hash
+    assert first.encode([text])[0].ids.tolist() == second.encode([text])[0].ids.tolist()
+    assert first.vocabulary == second.vocabulary
+    assert first.vocabulary.special == (0, 1, 2, 3, 4)
+    assert "sorted list" in first.decode(first.encode([text])[0].ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_gives_the_same_bytes_in_another_process(every, kind):
+    code = (
+        "from tests.data.test_tokenizer import train; import sys; "
+        f"sys.stdout.write(train({kind!r}).hash)"
+    )
+    root = Path(__file__).parents[2]
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == every[kind].hash
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_vocabulary_has_the_size_that_was_asked(kind):
+    tokenizer = TokenizerConfig(model=kind, vocabulary=300).train(make_texts(200))
+    assert tokenizer.vocabulary.size <= 300
+    assert tokenizer.vocabulary.size > 200 or kind != "byte_bpe"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_big_alphabet_leaves_room(kind):
+    texts = ["".join(map(chr, range(0x4E00, 0x4E00 + 3000)))]
+    tokenizer = TokenizerConfig(model=kind, vocabulary=300).train(texts)
+    assert tokenizer.vocabulary.size <= 300
+
+
+def test_case():
+    lower = train("wordpiece").encode(["Return LIST"])[0].ids.tolist()
+    assert lower == train("wordpiece").encode(["return list"])[0].ids.tolist()
+    cased = TokenizerConfig(vocabulary=400, lowercase=False).train(make_texts(100))
+    assert "Text" in [cased.token(i) for i in range(cased.vocabulary.size)]
+
+
+def test_special_names_of_roberta_are_known(tmp_path):
+    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    raw = tokenizers.Tokenizer(
+        models.WordLevel({n: i for i, n in enumerate([*names, "a"])}, "<unk>")
+    )
+    raw.add_special_tokens(names)
+    raw.enable_padding(length=20)
+    raw.enable_truncation(2)
+    raw.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path)
+    found = tokenizer.vocabulary
+    assert (found.start, found.padding, found.separator, found.unknown, found.mask) == (
+        0,
+        1,
+        2,
+        3,
+        4,
+    )
+    assert len(tokenizer.encode(["a"])[0].ids) == 1
+
+
+def test_bad_files_are_told(tmp_path):
+    def told(path, match):
+        with pytest.raises(UserError, match=match):
+            Tokenizer.load(path)
+
+    told(tmp_path / "none.json", "no tokenizer at .*none.json")
+    told(tmp_path, "tokenizer.json")
+    for name, content, match in [
+        ("broken.json", b"{", "broken.json is not a tokenizer"),
+        ("other.json", b'{"a": 1}', "other.json is not a tokenizer"),
+        ("binary.json", b"\xff\xfe", "binary.json cannot be read"),
+        ("empty.txt", b"", "empty.txt is empty"),
+        ("twice.txt", b"[PAD]\na\na\n", "repeats the token 'a'"),
+        ("maskless.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", "maskless.txt has no mask token"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        told(tmp_path / name, match)
+
+
+def test_a_fingerprint_follows_the_content_not_the_path(tmp_path):
+    first = TokenizerConfig(path=str(vocabulary_file(tmp_path / "vocab.txt"))).fingerprint()
+    (tmp_path / "other").mkdir()
+    moved = vocabulary_file(tmp_path / "other" / "vocab.txt")
+    assert TokenizerConfig(path=str(moved)).fingerprint() == first
+    vocabulary_file(moved, tokens=("b",))
+    assert TokenizerConfig(path=str(moved)).fingerprint() != first
+    assert TokenizerConfig().fingerprint() != TokenizerConfig(vocabulary=100).fingerprint()
+    assert json.dumps(first)

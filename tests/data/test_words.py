@@ -1,0 +1,71 @@
+"""Word starts come from offsets, for every kind of tokenizer."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlmjax.data.tokenizer import TokenizerConfig
+from mlmjax.data.words import word_starts
+from tests.data.conftest import make_texts
+
+KINDS = ("wordpiece", "byte_bpe", "unigram")
+TEXT = st.text(st.sampled_from("aAbé ß_.,-'([日本語한0９½ﬁ\n😀 \u0301x"), max_size=40)
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    texts = [*make_texts(100), "aAbé ß_.,-'([日本語한0９½ﬁ 😀 x" * 3]
+    return {kind: TokenizerConfig(model=kind, vocabulary=400).train(texts) for kind in KINDS}
+
+
+def words_of(text):
+    """The word of every character, as the definition says; none for space."""
+    owner = {}
+    for number, match in enumerate(re.finditer(r"\w+|[^\w\s]", text)):
+        owner |= dict.fromkeys(range(*match.span()), number)
+    return owner
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=TEXT)
+def test_a_token_starts_a_word_iff_its_word_is_another(tokenizers, kind, text):
+    found = tokenizers[kind].encode([text])[0]
+    owner = words_of(text)
+    expected = [owner.get(int(place)) for place in found.offsets]
+    differs = [i == 0 or expected[i] != expected[i - 1] for i in range(len(expected))]
+    assert found.word_starts.tolist() == differs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(texts=st.lists(TEXT, max_size=5))
+def test_a_text_is_encoded_alike_alone_and_among_others(tokenizers, kind, texts):
+    together = tokenizers[kind].encode(texts)
+    for text, one in zip(texts, together, strict=True):
+        alone = tokenizers[kind].encode([text])[0]
+        for name in ("ids", "word_starts", "offsets"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(alone, name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_are_counted_alike_by_every_kind(tokenizers, kind):
+    text = "Return a new_list of it, don't (sort) values-of 3.5."
+    found = tokenizers[kind].encode([text])[0]
+    starts = {m.start() for m in re.finditer(r"\w+|[^\w\s]", text)}
+    assert set(found.offsets[found.word_starts].tolist()) <= starts
+    if kind != "unigram":  # which may join a word and the point after it in one piece
+        assert found.word_starts.sum() == len(starts)
+
+
+def test_bytes_of_one_character_are_one_word(tokenizers):
+    found = tokenizers["byte_bpe"].encode(["x 龘"])[0]
+    assert len(found.ids) > 3
+    assert found.word_starts.sum() == 2
+
+
+def test_space_goes_with_the_word_after_it():
+    starts, first = word_starts("a  b", np.array([0, 1, 2, 3]))
+    assert starts.tolist() == [True, True, False, False]
+    assert first.tolist() == [0, 3, 3, 3]
