@@ -112,11 +112,12 @@ def _train(arguments: list[str]) -> None:
 def _find(name: str, *, trust_code: bool) -> tuple[Experiment, Path | None]:
     """The experiment of a shipped name, a file or a run folder, and the file that it comes from."""
     if name not in shipped() and Path(name).is_dir():
-        files = RunFolder(name)
-        experiment = files.read_config(trust_code=trust_code)
-        run = experiment.run.updated(folder=str(files.path))
-        return experiment.updated(run=run), None
-    return load_experiment(name), shipped().get(name, Path(name))
+        experiment, source = RunFolder(name).read_config(trust_code=trust_code), None
+        folder: str | None = name
+    else:
+        experiment, source = load_experiment(name), shipped().get(name, Path(name))
+        folder = experiment.run.folder or f"runs/{source.stem}"
+    return experiment.updated(run=experiment.run.updated(folder=folder)), source
 
 
 def _fill_mask(arguments: list[str]) -> None:

@@ -33,7 +33,7 @@ class RunConfig(Config):
     """How long to train, and what to write when."""
 
     folder: str | None = None
-    """Where the run is written; by default runs/<config name>."""
+    """Where the run is written; on the command line by default runs/<config name>."""
     steps: Count = 1000
     """Updates of the parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -115,9 +115,6 @@ def load_experiment(name: str) -> Experiment:
     experiment = getattr(load_file(path), "experiment", None)
     if not isinstance(experiment, Experiment):
         raise UserError(f"{path} does not define `experiment = mlmjax.Experiment(...)`.")
-    if experiment.run.folder is None:
-        run = experiment.run.updated(folder=f"runs/{path.stem}")
-        experiment = experiment.updated(run=run)
     return experiment
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from mlmjax.core.errors import UserError
 from mlmjax.data.pipeline import batches, heldout_batches
 from mlmjax.data.prepare import PreparedText
 from mlmjax.evaluation.baselines import unigram
@@ -47,7 +48,9 @@ def pretrain(
         DivergedError: the gradient stayed not finite.
     """
     terminal, run = terminal or Terminal(), experiment.run
-    files = RunFolder(run.folder or "runs/experiment")
+    if run.folder is None:
+        raise UserError("The run has no folder: set run.folder.")
+    files = RunFolder(run.folder)
     files.check(experiment, trust_code=trust_code)
     if files.latest_step() == run.steps:
         terminal.say(f"The run in {files.path} is finished ({run.steps} steps); nothing to do.")

@@ -2,13 +2,29 @@
 
 import os
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
-install_import_hook("mlmjax", "beartype.beartype")
+import tests.typechecker  # noqa: F401  the hook finds it as an attribute of the package
+
+install_import_hook("mlmjax", "tests.typechecker.check")
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from mlmjax.data.text import TextData
+from mlmjax.data.tokenizer import TokenizerConfig
+from mlmjax.experiment import Experiment, RunConfig
+from mlmjax.models.bert import BertConfig
+from mlmjax.objectives.mlm import MaskedLanguageModel
+from mlmjax.optim import AdamW, WarmupSchedule
 
 settings.register_profile(
     "mlmjax",
@@ -18,3 +34,49 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("mlmjax")
+
+WORDS = "the list of values returns a new array file path given option default none error raised".split()
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of six text files, some hundred sentences in all."""
+    folder = tmp_path_factory.mktemp("texts")
+    for number in range(6):
+        draw = random.Random(number)
+        sentences = [
+            " ".join(draw.choice(WORDS) for _ in range(draw.randint(4, 12))).capitalize() + "."
+            for _ in range(120)
+        ]
+        documents = [" ".join(sentences[at : at + 4]) for at in range(0, len(sentences), 4)]
+        (folder / f"{number}.txt").write_text("\n\n\n".join(documents), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def experiment(texts: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """A model that trains in a second, on the small texts, in a folder of the test's own."""
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    return Experiment(
+        model=BertConfig(
+            layers=2, hidden=32, heads=4, mlp=64, positions=32, dropout=0.1, attention_dropout=0.1
+        ),
+        objective=MaskedLanguageModel(chunk=64),
+        data=TextData(
+            root=str(texts),
+            length=32,
+            batch=8,
+            cache=str(cache),
+            tokenizer=TokenizerConfig(vocabulary=120),
+            heldout=0.2,
+            examples=("The [MASK] of values.",),
+        ),
+        optimizer=AdamW(learning_rate=WarmupSchedule(peak=3e-3, warmup=2)),
+        run=RunConfig(
+            steps=12,
+            log_every=1,
+            checkpoint_every=5,
+            folder=str(tmp_path / "run"),
+            tensorboard=False,
+        ),
+    )

@@ -13,8 +13,6 @@ from typing import Any, Self
 from pydantic import (
     BaseModel,
     ConfigDict,
-    ModelWrapValidatorHandler,
-    SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
@@ -31,12 +29,12 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @model_serializer(mode="wrap")
-    def _with_class(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _with_class(self, handler: Callable[[Any], Any]) -> dict[str, Any]:
         return {"class": class_path(type(self)), **handler(self)}
 
     @model_validator(mode="wrap")
     @classmethod
-    def _of_class(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: Any) -> Self:
+    def _of_class(cls, data: Any, handler: Callable[[Any], Any], info: Any) -> Self:
         if not isinstance(data, dict) or "class" not in data:
             return handler(data)
         resolve: Resolve = (info.context or {}).get("resolve", resolve_class)

@@ -10,7 +10,7 @@ import zlib
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key, UInt32
+from jaxtyping import Array, Integer, Key, UInt32
 
 
 def root(seed: int) -> Key[Array, ""]:
@@ -23,7 +23,7 @@ def stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
-def fold(key: Key[Array, ""], *numbers: Int[Array, ""] | int) -> Key[Array, ""]:
+def fold(key: Key[Array, ""], *numbers: Integer[Array, ""] | int) -> Key[Array, ""]:
     """Fold numbers into a key, one after the other."""
     for number in numbers:
         key = jax.random.fold_in(key, number)
@@ -31,7 +31,7 @@ def fold(key: Key[Array, ""], *numbers: Int[Array, ""] | int) -> Key[Array, ""]:
 
 
 def per_example(
-    key: Key[Array, ""], epoch: Int[Array, " batch"], example: UInt32[Array, "batch 2"]
+    key: Key[Array, ""], epoch: Integer[Array, " batch"], example: UInt32[Array, "batch 2"]
 ) -> Key[Array, " batch"]:
     """One key an example, from (key, epoch, example id); the id is two words, high and low."""
     words = jnp.concatenate([epoch.astype(jnp.uint32)[:, None], example], axis=1)

@@ -8,7 +8,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Int, Key, UInt32
 from pydantic import Field, model_validator
 
 from mlmjax.core.config import Config
@@ -109,26 +109,27 @@ def corrupt_tokens(
         cuts = _cuts(shares)
     except ValueError as error:
         raise UserError(str(error)) from error
-    fate_key, token_key = jax.random.split(key)
-    fate = jax.random.bits(fate_key, tokens.shape, jnp.uint32)[mask.positions] >> 8
+    # The barrier keeps XLA from copying the generator into each fusion that reads what it drew.
+    bits = jax.random.bits(key, (2 * tokens.size,), jnp.uint32)
+    fate, draw = jnp.split(jax.lax.optimization_barrier(bits), 2)
     used = mask.weight > 0
-    kind = (fate[:, None] >= cuts).sum(axis=1, dtype=jnp.int32)
+    kind = (fate[mask.positions, None] >> 8 >= cuts).sum(axis=1, dtype=jnp.int32)
     kind = jnp.where(used, kind, Kind.KEEP)
-    drawn = _random_tokens(token_key, tokens.size, size=size, special=special)[mask.positions]
+    drawn = _ordinary_tokens(draw[mask.positions], size=size, special=special)
     seen = jnp.where(kind == Kind.MASK, mask_id, drawn).astype(tokens.dtype)
     # Unused places hold position 0, which is not theirs: they write beyond the row instead.
     places = jnp.where(kind == Kind.KEEP, tokens.size, mask.positions)
     return Corrupted(tokens=tokens.at[places].set(seen, mode="drop"), kind=kind)
 
 
-def _random_tokens(
-    key: Key[Array, ""], count: int, *, size: int, special: Sequence[int]
-) -> Int[Array, " {count}"]:
-    """Token ids drawn uniformly from those that are not special."""
+def _ordinary_tokens(
+    bits: UInt32[Array, " places"], *, size: int, special: Sequence[int]
+) -> Int[Array, " places"]:
+    """Ids of tokens that are not special, uniform up to a share of size / 2^32."""
     ids = np.unique(np.asarray(special, np.int32))
     if ids.size >= size:
         raise UserError(f"All {size} token ids are special, so no random token can be drawn.")
-    rank = jax.random.randint(key, (count,), 0, size - ids.size, jnp.int32)
+    rank = (bits % np.uint32(size - ids.size)).astype(jnp.int32)
     # A rank passes over the j-th special id if it is at least the number of ordinary ids below.
     below = jnp.asarray(ids - np.arange(ids.size, dtype=np.int32))
     return rank + jnp.searchsorted(below, rank, side="right").astype(jnp.int32)

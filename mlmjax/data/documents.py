@@ -5,10 +5,9 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 _PARAGRAPH = re.compile(r"[ \t]*\n(?:[ \t]*\n)+\s*")
-_SPACE = re.compile(r"[^\S\n]+|\s*\n\s*")
 _CONTROL = {
     code: None
     for code in (*range(0xA0), 0xFEFF, 0xFFFE, 0xFFFF)
@@ -31,6 +30,7 @@ class Document:
     label: str = ""
 
 
+@runtime_checkable
 class Source(Protocol):
     """Anything that yields documents in a fixed order, as often as it is asked."""
 
@@ -48,10 +48,9 @@ def normalise(text: str) -> str:
 
     Line breaks inside a paragraph become spaces; blank lines become one ``"\\n\\n"``.
     """
-    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
-    if not text.isprintable():
-        text = text.translate(_CONTROL)
-    paragraphs = (_SPACE.sub(" ", part).strip() for part in _PARAGRAPH.split(text))
+    text = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL)
+    text = unicodedata.normalize("NFC", text)
+    paragraphs = (" ".join(part.split()) for part in _PARAGRAPH.split(text))
     return "\n\n".join(part for part in paragraphs if part)
 
 

@@ -12,8 +12,8 @@ from mlmjax.data.rows import row_dtype
 TOKEN = np.dtype([("id", "<i4"), ("word", "?"), ("sentence", "?"), ("document", "<u8")])
 """A token of a document: its id, whether it starts a word and a sentence, the document's hash."""
 
-Tokens = Shaped[np.ndarray, " tokens"]
-Table = Shaped[np.ndarray, " rows"]
+Tokens = Shaped[np.ndarray, "_"]
+Table = Shaped[np.ndarray, "_"]
 
 
 class FullRows:

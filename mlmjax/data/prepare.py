@@ -240,13 +240,18 @@ def encode(tokenizer: Tokenizer, documents: list[tuple[str, int]]) -> Iterator[n
     for place, ((text, _), sentences) in enumerate(zip(documents, starts, strict=True)):
         begin = 0
         while begin < len(text):
-            later = sentences[sentences >= begin + _CHUNK]
-            end = int(later[0]) if len(later) else len(text)
+            later = np.searchsorted(sentences, begin + _CHUNK)
+            end = int(sentences[later]) if later < len(sentences) else len(text)
             parts.append(text[begin:end])
             owners.append((place, begin))
             begin = end
     tables: list[list[np.ndarray]] = [[] for _ in documents]
-    for (place, begin), one in zip(owners, tokenizer.encode(parts), strict=True):
+    encoded = (
+        one
+        for group in _gathered(zip(parts, range(len(parts)), strict=True))
+        for one in tokenizer.encode([part for part, _ in group])
+    )
+    for (place, begin), one in zip(owners, encoded, strict=True):
         table = np.zeros(len(one.ids), TOKEN)
         table["id"], table["word"] = one.ids, one.word_starts
         table["document"] = documents[place][1]

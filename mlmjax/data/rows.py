@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 
 from mlmjax.core.errors import UserError
 
@@ -66,7 +66,9 @@ class Rows:
     def __len__(self) -> int:
         return self._reader.num_records()
 
-    def read(self, indices: Sequence[int]) -> Shaped[np.ndarray, " rows"]:
+    def read(
+        self, indices: Sequence[int] | Int[np.ndarray, " rows"]
+    ) -> Shaped[np.ndarray, " rows"]:
         """The rows at some indices, as records of :func:`row_dtype`.
 
         Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, SupportsInt
 
 import numpy as np
 import tokenizers
@@ -116,11 +116,11 @@ class Tokenizer:
         """How the mask is written in a prompt, such as ``[MASK]``."""
         return self.token(self.vocabulary.mask)
 
-    def token(self, id: int) -> str:
+    def token(self, id: SupportsInt) -> str:
         """The token of an id, as the vocabulary spells it; empty for an id that is unused."""
         return self._raw.id_to_token(int(id)) or ""
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[SupportsInt]) -> str:
         """The text of ids, special tokens included."""
         return self._raw.decode([int(i) for i in ids], skip_special_tokens=False)
 
@@ -134,17 +134,19 @@ class Tokenizer:
         raw = self._raw.encode_batch(list(texts), add_special_tokens=False)
         ids = [np.array(one.ids, np.int32) for one in raw]
         begins = [np.array(one.offsets, np.int64).reshape(-1, 2)[:, 0] for one in raw]
-        for place, one in enumerate(ids):
-            if np.isin(one, self._reserved).any():
-                ids[place], begins[place] = self._without_specials(texts[place])
+        if np.isin(np.concatenate(ids), self._reserved).any():
+            for place, one in enumerate(ids):
+                if np.isin(one, self._reserved).any():
+                    ids[place], begins[place] = self._without_specials(texts[place])
         text, shifts = joined(texts)
         sizes = [len(one) for one in ids]
         shift = np.repeat(shifts, sizes)
         starts, first = word_starts(text, np.concatenate(begins) + shift)
+        first = np.minimum(first - shift, np.repeat([len(one) for one in texts], sizes))
         ends = np.cumsum(sizes)
         # A token of mere space at the end of a text would lend its word to the next text.
         starts[(ends - sizes)[np.array(sizes) > 0]] = True
-        pieces = zip(np.split(starts, ends[:-1]), np.split(first - shift, ends[:-1]), strict=True)
+        pieces = zip(np.split(starts, ends[:-1]), np.split(first, ends[:-1]), strict=True)
         return [Encoding(i, *piece) for i, piece in zip(ids, pieces, strict=True)]
 
     def encode_with_masks(self, text: str) -> Encoding:
@@ -216,7 +218,7 @@ class Tokenizer:
         return np.concatenate(ids), np.concatenate(begins)
 
     def _halves(self, text: str) -> Iterator[tuple[int, str]]:
-        names = [self.token(int(i)) for i in self._reserved]
+        names = [self.token(i) for i in self._reserved]
         lowered = text.lower()
         cuts = {0, len(text)}
         for name in names:

@@ -109,7 +109,8 @@ def unigram(texts: Iterable[str], *, vocabulary: int, lowercase: bool) -> tokeni
         used = {piece: int(counts[raw.token_to_id(piece)]) for piece in scores}
         keep = sorted(scores, key=lambda piece: (len(piece) > 1, -used[piece], piece))[:size]
         total = np.log(sum(used[piece] + 1 for piece in keep))
-        scores = {piece: float(np.log(used[piece] + 1) - total) for piece in keep}
+        # Few digits, so that reading the saved file gives the same numbers.
+        scores = {piece: round(float(np.log(used[piece] + 1) - total), 6) for piece in keep}
     return _with_specials(_unigram_of(scores, normalizer, splitter))
 
 

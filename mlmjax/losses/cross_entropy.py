@@ -9,6 +9,7 @@ token; backward computes each chunk's logits again.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +99,7 @@ def chunked_cross_entropy(
     if chunk < 1:
         raise UserError(f"chunk is {chunk}, but a chunk needs at least 1 column.")
     chunks = _Chunks.plan(table.shape[0], chunk)
-    return _chunked(chunks, vocabulary, hidden, table, bias, labels)
+    return TokenLoss(*_chunked(chunks, vocabulary, hidden, table, bias, labels))
 
 
 def _check(table: Array, vocabulary: int) -> None:
@@ -187,13 +188,13 @@ def _chunk_logits(
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _chunked(
     chunks: _Chunks, vocabulary: int, hidden: Array, table: Array, bias: Array, labels: Array
-) -> TokenLoss:
+) -> tuple[Array, Array]:
     return _forward(chunks, vocabulary, hidden, table, bias, labels)[0]
 
 
 def _forward(
     chunks: _Chunks, vocabulary: int, hidden: Array, table: Array, bias: Array, labels: Array
-) -> tuple[TokenLoss, tuple[Array, ...]]:
+) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
     def add(carry: _Carry, index: Array) -> tuple[_Carry, None]:
         top, total, label = carry
         rows = chunks.take(table, index).astype(hidden.dtype)
@@ -208,20 +209,21 @@ def _forward(
     start = (jnp.full(tokens, _LOWEST), jnp.zeros(tokens), jnp.full(tokens, -jnp.inf))
     (top, total, label), _ = lax.scan(add, start, jnp.arange(chunks.count))
     logsumexp = top + jnp.log(total)
-    return TokenLoss(logsumexp - label, label >= top), (hidden, table, bias, labels, logsumexp)
+    return (logsumexp - label, label >= top), (hidden, table, bias, labels, logsumexp)
 
 
 def _backward(
-    chunks: _Chunks, vocabulary: int, kept: tuple[Array, ...], cotangent: TokenLoss
+    chunks: _Chunks, vocabulary: int, kept: tuple[Array, ...], cotangents: tuple[Array, Any]
 ) -> tuple[Array, Array, Array, None]:
     hidden, table, bias, labels, logsumexp = kept
+    upstream, _ = cotangents
 
     def add(carry: _Carry, index: Array) -> tuple[_Carry, None]:
         hidden_grad, table_grad, bias_grad = carry
         rows = chunks.take(table, index).astype(hidden.dtype)
         logits, ids = _chunk_logits(chunks, vocabulary, index, hidden, rows, bias)
         error = jnp.exp(logits - logsumexp[:, None]) - (labels[:, None] == ids)
-        error = error * cotangent.loss[:, None]
+        error = error * upstream[:, None]
         bias_rows = error.sum(axis=0).astype(bias.dtype)
         error = error.astype(hidden.dtype)
         product = partial(jnp.einsum, preferred_element_type=jnp.float32)

@@ -127,9 +127,18 @@ def exact_count(total: Int[Array, ""], ratio: Ratio) -> Int[Array, ""]:
     return jnp.minimum(jnp.maximum(count, 1), total.astype(jnp.int32))
 
 
-def random_scores(key: Key[Array, ""], present: Bool[Array, " units"]) -> UInt32[Array, " units"]:
+def random_bits(key: Key[Array, ""], count: int) -> UInt32[Array, " {count}"]:
+    """Independent words of 32 random bits."""
+    # Without the barrier XLA copies the generator into each fusion that reads the bits: slower to
+    # compile and to run.
+    return jax.lax.optimization_barrier(jax.random.bits(key, (count,), jnp.uint32))
+
+
+def random_scores(
+    bits: UInt32[Array, " units"], present: Bool[Array, " units"]
+) -> UInt32[Array, " units"]:
     """31 random bits a unit; :data:`LAST` where there is none. The smallest are selected first."""
-    return jnp.where(present, jax.random.bits(key, present.shape, jnp.uint32) >> 1, LAST)
+    return jnp.where(present, bits >> 1, LAST)
 
 
 def below(scores: UInt32[Array, " units"], ratio: Ratio) -> Bool[Array, " units"]:

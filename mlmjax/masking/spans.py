@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Int, Key, UInt32
 from pydantic import Field
 
 from mlmjax.core.types import Mask
@@ -16,7 +16,7 @@ from mlmjax.masking.base import (
     Selection,
     exact_capacity,
     exact_count,
-    random_scores,
+    random_bits,
     resolve_capacity,
 )
 from mlmjax.masking.words import fill_budget, unit_mask, unit_sizes, word_numbers
@@ -63,8 +63,8 @@ class SpanLayout:
         span: the number of each unit's span, in the order of rank; -1 where it lies in none.
     """
 
-    rank: Int[Array, " length"]
-    span: Int[Array, " length"]
+    rank: Int[Array, "*batch length"]
+    span: Int[Array, "*batch length"]
 
 
 def select_spans(
@@ -138,16 +138,16 @@ def span_layout(
         p: of the geometric distribution, in (0, 1].
         longest: the longest span, in units.
     """
-    draw, shuffle, turn = jax.random.split(key, 3)
+    draw, shuffle, turn = jnp.split(random_bits(key, 2 * length + 1), [length, 2 * length])
     rank = jnp.arange(length)
-    ends = jnp.cumsum(span_lengths(draw, length, p=p, longest=longest))
+    ends = jnp.cumsum(_lengths(draw, p=p, longest=longest))
     begins = (rank == 0) | (rank >= covered)
     item = jnp.cumsum(begins.at[ends].set(True, mode="drop")) - 1
-    scores = random_scores(shuffle, jnp.ones(length, bool))[item]
     # Stable, so that the units of an item stay together also should two scores be equal.
-    circle = jnp.argsort(jnp.where(rank < units, scores, LAST), stable=True)
+    circle = jnp.argsort(jnp.where(rank < units, shuffle[item] >> 1, LAST), stable=True)
     modulus = jnp.maximum(units, 1)
-    turned = (rank - jax.random.randint(turn, (), 0, modulus)) % modulus
+    offset = (turn[0] % modulus.astype(jnp.uint32)).astype(rank.dtype)
+    turned = (rank - offset) % modulus
     circle = jnp.where(rank < units, circle[turned], rank)
     return SpanLayout(rank=circle, span=jnp.where(circle < covered, item[circle], -1))
 
@@ -156,7 +156,10 @@ def span_lengths(
     key: Key[Array, ""], count: int, *, p: float, longest: int
 ) -> Int[Array, " {count}"]:
     """Independent lengths with P(l) proportional to p (1 - p)^(l - 1) for l = 1 .. longest."""
+    return _lengths(random_bits(key, count), p=p, longest=longest)
+
+
+def _lengths(bits: UInt32[Array, " count"], *, p: float, longest: int) -> Int[Array, " count"]:
     shares = p * (1 - p) ** np.arange(longest)
-    steps = np.cumsum(shares / shares.sum())[:-1].astype(np.float32)
-    draws = jax.random.uniform(key, (count, 1), jnp.float32)
-    return 1 + (draws >= steps).sum(axis=1)
+    steps = np.round(np.cumsum(shares / shares.sum())[:-1] * 2**24).astype(np.uint32)
+    return 1 + (bits[:, None] >> 8 >= steps).sum(axis=1, dtype=jnp.int32)

@@ -15,6 +15,7 @@ from mlmjax.masking.base import (
     bernoulli_capacity,
     exact_capacity,
     exact_count,
+    random_bits,
     random_scores,
     resolve_capacity,
 )
@@ -80,7 +81,7 @@ def select_tokens(
     """
     bound = partial(token_capacity, count=count)
     capacity = resolve_capacity(capacity, eligible.size, ratio, bound)
-    scores = random_scores(key, eligible)
+    scores = random_scores(random_bits(key, eligible.size), eligible)
     wanted = exact_count(eligible.sum(), ratio) if count == "exact" else below(scores, ratio).sum()
     first = jnp.argsort(scores)[:capacity]
     taken = jnp.arange(first.size) < wanted

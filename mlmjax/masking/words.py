@@ -16,6 +16,7 @@ from mlmjax.masking.base import (
     bernoulli_capacity,
     exact_capacity,
     exact_count,
+    random_bits,
     random_scores,
     resolve_capacity,
 )
@@ -99,7 +100,7 @@ def select_words(
     capacity = resolve_capacity(capacity, length, ratio, partial(word_capacity, count=count))
     word = word_numbers(eligible, word_starts)
     sizes = unit_sizes(word)
-    scores = random_scores(key, sizes > 0)
+    scores = random_scores(random_bits(key, length), sizes > 0)
     order = jnp.argsort(scores)
     if count == "exact":
         accepted = fill_budget(

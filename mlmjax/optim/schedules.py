@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from pydantic import Field, field_validator, model_validator
 
 from mlmjax.core.config import Config
@@ -48,7 +48,7 @@ def warmup_schedule(
     rest = max(steps - warmup, 1)
     reference = max(warmup, 1)
 
-    def rsqrt(step: Float[Array, ""]) -> Float[Array, ""]:
+    def rsqrt(step: Array) -> Array:
         return peak * jnp.maximum(jnp.sqrt(reference / (reference + step)), end)
 
     decays: dict[Decay, optax.Schedule] = {

@@ -1,20 +1,20 @@
 """Tokenizers: literal specials are text, training is repeatable, bad files are told."""
 
 import json
+import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from made_texts import make_texts
 from tokenizers import models, pre_tokenizers
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.tokenizer import Tokenizer, TokenizerConfig
-from tests.data.conftest import make_texts
 
 KINDS = ("wordpiece", "byte_bpe", "unigram")
 LITERALS = ("[MASK]", "[PAD]", "[CLS]", "[SEP]", "[UNK]")
@@ -99,13 +99,13 @@ def test_trained_tokenizers_survive_saving(every, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_gives_the_same_bytes_in_another_process(every, kind):
-    code = (
-        "from tests.data.test_tokenizer import train; import sys; "
-        f"sys.stdout.write(train({kind!r}).hash)"
-    )
-    root = Path(__file__).parents[2]
+    code = f"from test_tokenizer import train; import sys; sys.stdout.write(train({kind!r}).hash)"
     found = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert found.stdout == every[kind].hash
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_texts import make_texts
 
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.data.words import word_starts
-from tests.data.conftest import make_texts
 
 KINDS = ("wordpiece", "byte_bpe", "unigram")
 TEXT = st.text(st.sampled_from("aAbé ß_.,-'([日本語한0９½ﬁ\n😀 \u0301x"), max_size=40)

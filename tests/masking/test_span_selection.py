@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
-from selections import LENGTH, example_keys, seeds
+from selections import LENGTH, ROWS, SELECTIONS, chosen, every_row, example_keys, many, seeds
 
 from mlmjax.core import prng
 from mlmjax.masking import SpanSelection, span_layout, span_lengths
@@ -45,10 +45,14 @@ layouts = jax.jit(
 )
 
 
+def every(value):
+    return jnp.broadcast_to(value, (ROWS,))
+
+
 @given(seed=seeds, units=st.integers(0, LENGTH), share=st.floats(0, 1))
 def test_a_layout_covers_exactly_what_is_asked(seed, units, share):
     covered = round(share * units)
-    layout = layouts(prng.root(seed)[None], jnp.array([units]), jnp.array([covered]))
+    layout = layouts(every(prng.root(seed)), every(jnp.int32(units)), every(jnp.int32(covered)))
     rank, span = np.asarray(layout.rank[0]), np.asarray(layout.span[0])
     assert sorted(rank) == list(range(LENGTH))
     assert np.array_equal(rank[units:], np.arange(units, LENGTH))
@@ -63,57 +67,62 @@ def test_a_layout_covers_exactly_what_is_asked(seed, units, share):
 
 def test_laid_spans_keep_their_lengths_and_may_lie_anywhere():
     """Of spans that the total cannot have cut: lengths are geometric, and starts uniform."""
-    rows = 20_000
-    layout = layouts(example_keys(rows), jnp.full(rows, LENGTH), jnp.full(rows, 9))
-    span, rank = np.asarray(layout.span), np.asarray(layout.rank)
-    for number in (0, 1):
-        lengths = (span == number).sum(axis=1)
-        counts = np.bincount(lengths, minlength=5)[1:]
-        assert stats.chisquare(counts, geometric(0.2, 4) * rows).pvalue > 1e-3
-    assert stats.chisquare(np.bincount((rank == 0).argmax(axis=1))).pvalue > 1e-3
+    lengths, starts = np.zeros((2, 4)), np.zeros(LENGTH)
+    for number in range(10):
+        keys = example_keys(first=number * ROWS)
+        layout = layouts(keys, jnp.full(ROWS, LENGTH), jnp.full(ROWS, 9))
+        span, rank = np.asarray(layout.span), np.asarray(layout.rank)
+        for which in (0, 1):
+            found = (span == which).sum(axis=1)
+            lengths[which] += np.bincount(found, minlength=5)[1:]
+        starts += np.bincount((rank == 0).argmax(axis=1), minlength=LENGTH)
+    for counts in lengths:
+        assert stats.chisquare(counts, geometric(0.2, 4) * 10 * ROWS).pvalue > 1e-3
+    assert stats.chisquare(starts).pvalue > 1e-3
 
 
 def test_all_arrangements_are_equally_likely():
-    """Spans of two on five of seven places, one cut: 3 spans and 2 gaps, shuffled and turned."""
-    rows = 40_000
-    layout = jax.vmap(
-        lambda key: span_layout(key, jnp.array(5), covered=jnp.array(3), length=6, p=1.0, longest=1)
-    )(example_keys(rows))
-    names = np.asarray(layout.span)[:, :5] + 1
-    _, counts = np.unique(names, axis=0, return_counts=True)
+    """Three spans of one unit and two gaps on a circle of five: each of the 60 ways."""
+    arrange = jax.jit(
+        jax.vmap(
+            lambda key: (
+                span_layout(
+                    key, jnp.array(5), covered=jnp.array(3), length=6, p=1.0, longest=1
+                ).span
+            )
+        )
+    )
+    names = np.concatenate([arrange(example_keys(first=number * ROWS)) for number in range(10)])
+    _, counts = np.unique(names[:, :5], axis=0, return_counts=True)
     assert counts.size == 5 * 4 * 3
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
 def test_spans_go_on_behind_a_special_token_and_the_end_of_the_row():
-    selection = SpanSelection(ratio=0.4, p=1e-6, longest=4, unit="tokens")
-    eligible = jnp.ones(LENGTH, bool).at[jnp.array([0, 11, 23])].set(False)
-    order = np.flatnonzero(eligible)
-    masks = jax.vmap(lambda key: selection(key, eligible, eligible))(example_keys(300))
-    chosen = np.asarray(masks.dense(LENGTH))[:, order] > 0
-    across = chosen[:, 9] & chosen[:, 10]
-    around = chosen[:, 20] & chosen[:, 0]
-    inside = chosen[:, 4] & chosen[:, 5]
-    assert abs(across.mean() - inside.mean()) < 0.15
-    assert abs(around.mean() - inside.mean()) < 0.15
+    eligible = np.ones(LENGTH, bool)
+    eligible[[0, 11, 23]] = False
+    row = every_row(eligible)
+    masks = many(SELECTIONS["spans-tokens"])(example_keys(), row, row, 0.3)
+    found = chosen(masks)[:, np.flatnonzero(eligible)]
+    both = (found & np.roll(found, -1, axis=1)).mean(axis=0)
+    assert np.ptp(both) < 9 * np.sqrt(both.mean() * (1 - both.mean()) / ROWS)
 
 
 def test_spans_of_words_reach_the_budget():
-    """As in text: three words in four are one token. At most a token short, and that rarely."""
-    rng = np.random.default_rng(0)
-    starts = jnp.asarray(rng.random((2000, 128)) < 0.8)
-    masks = jax.jit(jax.vmap(SpanSelection()))(example_keys(2000), jnp.ones_like(starts), starts)
+    """In rows as of text, where four tokens in five begin a word."""
+    starts = jnp.asarray(np.random.default_rng(0).random((300, 128)) < 0.8)
+    masks = jax.jit(jax.vmap(SpanSelection()))(example_keys()[:300], starts | True, starts)
     assert (np.asarray(masks.weight.sum(axis=1)) == 19).all()
 
 
-def test_runs_are_about_as_long_as_the_spans():
-    """Thinning the candidates and letting spans touch changes the mean length little."""
-    row = jnp.ones((3000, 512), bool)
-    for unit in ("words", "tokens"):
-        masks = jax.jit(jax.vmap(SpanSelection(unit=unit)))(example_keys(3000), row, row)
-        chosen = np.asarray(masks.dense(512)) > 0
-        runs = (chosen & ~np.roll(chosen, 1, axis=1)).sum()
-        assert 3.6 < chosen.sum() / runs < 4.2
+@pytest.mark.parametrize("unit", ["words", "tokens"])
+def test_runs_are_about_as_long_as_the_spans(unit):
+    """Thinning the candidates and letting spans touch changes the mean length, 3.8, little."""
+    row = jnp.ones((300, 512), bool)
+    select = jax.jit(jax.vmap(SpanSelection(unit=unit)))
+    dense = np.asarray(select(example_keys()[:300], row, row).dense(512)) > 0
+    runs = (dense & ~np.roll(dense, 1, axis=1)).sum()
+    assert 3.6 < dense.sum() / runs < 4.2
 
 
 def test_options_are_checked():

@@ -5,20 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from selections import (
     LENGTH,
+    ROWS,
     SELECTIONS,
+    chosen,
     compiled,
+    every_row,
     example_keys,
     flags,
     many,
     ratios,
     seeds,
-    targets,
 )
 
 from mlmjax.core import prng
-from mlmjax.masking import WordSelection
 from mlmjax.masking.words import fill_budget, word_numbers
 
 sizes_of_units = st.lists(st.integers(0, 9), min_size=16, max_size=16)
@@ -54,8 +56,7 @@ def test_whole_words_are_whole(seed, eligible, word_starts, ratio):
     word = np.asarray(word_numbers(eligible, word_starts))
     for name in ("words", "words-bernoulli", "spans"):
         mask = compiled(SELECTIONS[name])(prng.root(seed), eligible, word_starts, ratio)
-        chosen = np.asarray(mask.dense(LENGTH)) > 0
-        assert set(word[chosen]).isdisjoint(word[~chosen])
+        assert set(word[chosen(mask)]).isdisjoint(word[~chosen(mask)])
 
 
 @given(eligible=flags, word_starts=flags)
@@ -70,41 +71,35 @@ def test_word_numbers(eligible, word_starts):
 
 def test_words_larger_than_the_budget():
     """One of the smallest is taken instead, if the capacity holds it; otherwise none."""
-    eligible = jnp.ones(LENGTH, bool)
-    starts = jnp.zeros(LENGTH, bool).at[jnp.array([0, 6, 10, 14])].set(True)
-    found = set()
-    for key in example_keys(30):
-        mask = compiled(WordSelection())(key, eligible, starts, jnp.float32(0.1))
-        found.add(tuple(targets(mask)))
-    assert found == {(6, 7, 8, 9), (10, 11, 12, 13)}
-    assert not WordSelection(ratio=0.1)(prng.root(0), eligible, starts).weight.any()
+    starts = np.zeros(LENGTH, bool)
+    starts[[0, 6, 10, 14]] = True
+    rows = every_row(np.ones(LENGTH, bool)), every_row(starts)
+    found = chosen(many(SELECTIONS["words"])(example_keys(), *rows, 0.1))
+    kinds, counts = np.unique(found, axis=0, return_counts=True)
+    assert [np.flatnonzero(kind).tolist() for kind in kinds] == [[10, 11, 12, 13], [6, 7, 8, 9]]
+    assert stats.binomtest(counts[0], ROWS).pvalue > 1e-3
+    assert not many(SELECTIONS["words"], capacity=3)(example_keys(), *rows, 0.1).weight.any()
 
 
-def test_bernoulli_words_are_independent_and_overflow_as_wholes():
-    eligible = jnp.ones((4000, LENGTH), bool)
-    starts = jnp.broadcast_to(jnp.arange(LENGTH) % 3 == 0, (4000, LENGTH))
-    free = np.asarray(
-        jax.vmap(
-            lambda key, row, starts: WordSelection(count="bernoulli", ratio=0.3)(
-                key, row, starts, capacity=LENGTH
-            )
-        )(example_keys(4000), eligible, starts).dense(LENGTH)
-    )[:, ::3]
-    assert abs(free.mean() - 0.3) < 0.01
-    correlation = np.corrcoef(free, rowvar=False) - np.eye(8)
-    assert np.abs(correlation).max() < 0.08
-    tight = jax.vmap(
-        lambda key, row, starts: WordSelection(count="bernoulli", ratio=0.9)(
-            key, row, starts, capacity=8
-        )
-    )(example_keys(4000), eligible, starts)
-    assert set(np.asarray(tight.weight.sum(axis=1))) <= {0, 3, 6}
-    share = np.asarray(tight.dense(LENGTH)).mean(axis=0)
-    assert np.ptp(share) < 0.05
+def test_bernoulli_words_are_independent():
+    starts = every_row(np.arange(LENGTH) % 3 == 0)
+    masks = many(SELECTIONS["words-bernoulli"])(example_keys(), starts | True, starts, 0.3)
+    words = chosen(masks)[:, ::3]
+    assert np.abs(words.mean(axis=0) - 0.3).max() < 4.5 * np.sqrt(0.3 * 0.7 / ROWS)
+    assert np.abs(np.corrcoef(words, rowvar=False) - np.eye(8)).max() < 4.5 / np.sqrt(ROWS)
+
+
+def test_bernoulli_words_overflow_as_wholes():
+    starts = every_row(np.arange(LENGTH) % 3 == 0)
+    select = many(SELECTIONS["words-bernoulli"], capacity=8)
+    masks = select(example_keys(), starts | True, starts, 0.9)
+    assert np.array_equal(np.unique(masks.weight.sum(axis=1)), [6])
+    assert np.ptp(chosen(masks).mean(axis=0)) < 9 * np.sqrt(0.25 * 0.75 / ROWS)
 
 
 def test_small_words_fill_the_end_of_the_budget():
-    starts = jnp.ones((500, LENGTH), bool).at[:, 1:20].set(False)
-    masks = many(WordSelection(ratio=0.2))(example_keys(500), jnp.ones_like(starts), starts)
-    assert np.array_equal(np.unique(np.asarray(masks.weight.sum(axis=1))), [4])
-    assert not np.asarray(masks.dense(LENGTH))[:, :20].any()
+    starts = np.ones(LENGTH, bool)
+    starts[1:20] = False
+    rows = every_row(np.ones(LENGTH, bool)), every_row(starts)
+    found = chosen(many(SELECTIONS["words"])(example_keys(), *rows, 0.2))
+    assert np.array_equal(np.unique(found, axis=0), [[False] * 20 + [True] * 4])

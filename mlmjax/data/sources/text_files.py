@@ -2,12 +2,16 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeAlias
 
 from etils import epath
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.documents import Document
+
+AnyPath: TypeAlias = Path | epath.Path
 
 _BREAK = re.compile(r"\n(?:[ \t]*\n){2,}")
 _MAGIC = re.compile(r"[*?\[]")
@@ -61,32 +65,53 @@ class TextFiles:
         return found.hexdigest()
 
 
-def _find(root: str) -> list[tuple[str, epath.Path]]:
+def _find(root: str) -> list[tuple[str, AnyPath]]:
     """(name relative to the root, file), sorted by name."""
-    path = epath.Path(root).expanduser()
+    path = _path(root)
+    found: Iterable[AnyPath]
     if path.is_dir():
-        base, found = path, path.rglob("*.txt")
+        base, found = path, _walk(path)
     elif path.exists():
         return [(path.name, path)]
     elif magic := _MAGIC.search(root):
-        base = epath.Path(
-            root[: magic.start()].rpartition("/")[0] or ("/" if root[0] == "/" else ".")
-        )
-        base = base.expanduser()
-        found = base.glob(root[root.rfind("/", 0, magic.start()) + 1 :]) if base.exists() else []
+        folder = root[: root.rfind("/", 0, magic.start()) + 1]
+        base = _path(folder or ".")
+        found = _matching(base, root[len(folder) :])
     else:
         raise UserError(
             f"There is no file or folder {root} (--data.root). Give a .txt file, a folder of them, "
             "or a pattern in quotes."
         )
-    files = sorted((file.relative_to(base).as_posix(), file) for file in found if file.is_file())
+    files = sorted((file.relative_to(base).as_posix(), file) for file in found)
     if not files:
         what = "The folder holds no .txt file" if base == path else "No file matches the pattern"
         raise UserError(f"{what}: {root} (--data.root).")
     return files
 
 
-def _read(path: epath.Path) -> bytes:
+def _path(name: str) -> AnyPath:
+    # The plain class knows recursive patterns, which etils' own does not.
+    return epath.Path(name) if "://" in name else Path(name).expanduser()
+
+
+def _walk(folder: AnyPath) -> Iterator[AnyPath]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _walk(path)
+        elif path.suffix == ".txt":
+            yield path
+
+
+def _matching(base: AnyPath, pattern: str) -> list[AnyPath]:
+    try:
+        return [file for file in base.glob(pattern) if file.is_file()] if base.exists() else []
+    except (NotImplementedError, ValueError) as error:
+        raise UserError(
+            f"The pattern {pattern} cannot be used in {base} (--data.root): {error}"
+        ) from error
+
+
+def _read(path: AnyPath) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -94,7 +119,7 @@ def _read(path: epath.Path) -> bytes:
         raise UserError(f"{path} cannot be read (--data.root): {why}.") from error
 
 
-def _decode(content: bytes, path: epath.Path) -> str:
+def _decode(content: bytes, path: AnyPath) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

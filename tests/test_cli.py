@@ -1,0 +1,176 @@
+"""The command line: what it prints, and that bad input ends with a sentence and status 2."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from mlmjax.cli import main
+from mlmjax.experiment import Experiment, shipped
+
+CONFIG = '''
+"""A small model of small texts."""
+import json
+from mlmjax.experiment import Experiment
+
+experiment = Experiment.from_json({text!r})
+'''
+
+
+@pytest.fixture
+def config(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A config file outside the package; the working folder is the test's."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.py"
+    run = experiment.run.updated(folder=None, log_every=6)
+    path.write_text(CONFIG.format(text=experiment.updated(run=run).to_json()))
+    return str(path)
+
+
+def refused(capsys: pytest.CaptureFixture, *arguments: str) -> str:
+    """What a command that is refused says."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    said = capsys.readouterr()
+    assert caught.value.code == 2
+    assert "Traceback" not in said.err + said.out
+    return " ".join((said.err + said.out).split())
+
+
+def test_train_then_fill(config: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    main(["train", config])
+    said = capsys.readouterr().out
+    assert "mask accuracy" in said
+    assert "unigram" in said
+    assert "The [MASK] of values." in said
+    folder = tmp_path / "runs" / "small"
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "config.json",
+        "manifest.json",
+        "metrics.jsonl",
+        "tokenizer.json",
+        "checkpoints",
+    }
+    manifest = json.loads((folder / "manifest.json").read_text())
+    told = {"versions", "data", "tokenizer", "mask", "corruption", "visibility", "target", "loss"}
+    assert told | {"seed", "precision", "stopping"} <= set(manifest)
+
+    main(["train", str(folder)])
+    assert "finished" in capsys.readouterr().out
+    main(["fill-mask", str(folder), "The [MASK] of [MASK].", "--top", "3"])
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_fill_mask_reads_lines_and_writes_json(
+    config: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["train", config])
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", io.StringIO("A [MASK] path.\n\nthe [MASK]\n"))
+    main(["fill-mask", "runs/small", "--json", "--top", "2"])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["text"] for each in found] == ["A [MASK] path.", "the [MASK]"]
+    candidates = found[0]["masks"][0]
+    assert len(candidates) == 2
+    assert 0 < candidates[1]["probability"] <= candidates[0]["probability"] < 1
+    assert found[0]["best"] == f"A {candidates[0]['token']} path."
+
+
+def test_configs_lists_the_shipped(capsys: pytest.CaptureFixture) -> None:
+    main(["configs"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(shipped())
+    assert all(len(line.split()) > 4 for line in lines)
+
+
+def test_help_shows_the_options(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "bert_tiny", "--help"])
+    assert not caught.value.code
+    said = capsys.readouterr().out
+    for option in (
+        "--run.folder",
+        "--run.steps",
+        "--run.seed",
+        "--run.checkpoint-every",
+        "--run.log-every",
+        "--data.root",
+        "--objective.selection.ratio",
+        "--mesh.data",
+        "--mesh.fsdp",
+        "--mesh.tensor",
+    ):
+        assert option in said
+    assert "vocabulary.padding" not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--run.step", "5"), "--run.steps"),
+        (("--run.steps", "0"), "greater than 0"),
+        (("--run.steps", "many"), "--run.steps"),
+        (("--objective.selection.ratio", "1.5"), "less than or equal to 1"),
+        (("--data.root", "nowhere"), "nowhere"),
+        (("--data.root", "empty"), "empty"),
+        (("--data.length", "64"), "--data.length to at most 32"),
+        (("--data.batch", "7"), "--data.batch 7"),
+        (("--mesh.fsdp", "3"), "--mesh.fsdp 3"),
+        (("--model.vocabulary", "77"), "--model.vocabulary"),
+        (("--data.tokenizer.path", "none.json"), "none.json"),
+        (("--data.tokenizer.path", "no_mask.txt"), "[MASK]"),
+        (("--objective.next-sentence",), "--data.layout pairs"),
+        (("--run.folder", "small.py"), "small.py"),
+        (("--run.folder", "full"), "full"),
+        (("--run.wandb", "project"), "wandb"),
+    ],
+)
+def test_bad_options_are_refused(
+    config: str, capsys: pytest.CaptureFixture, options: tuple[str, ...], sentence: str
+) -> None:
+    Path("empty").mkdir()
+    Path("full").mkdir()
+    Path("full/mine.txt").write_text("mine")
+    Path("no_mask.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
+    assert sentence in refused(capsys, "train", config, *options)
+    if options[0] != "--run.wandb":
+        assert not Path("runs").exists()
+    assert Path("full/mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("trian", "bert_tiny"), "train"),
+        (("train",), "mlmjax configs"),
+        (("train", "bert_tinny"), "bert_tiny"),
+        (("train", "empty"), "config.json"),
+        (("fill-mask", "empty", "a [MASK]"), "config.json"),
+        (("fill-mask", "nowhere", "a [MASK]"), "nowhere"),
+    ],
+)
+def test_bad_commands_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    arguments: tuple[str, ...],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    assert sentence in refused(capsys, *arguments)
+
+
+def test_a_run_without_a_checkpoint_and_texts_that_do_not_fit(
+    config: str, capsys: pytest.CaptureFixture
+) -> None:
+    main(["train", config])
+    capsys.readouterr()
+    assert "no [MASK]" in refused(capsys, "fill-mask", "runs/small", "no mask here")
+    assert "32 positions" in refused(capsys, "fill-mask", "runs/small", "list " * 40 + "[MASK]")
+    assert "--top" in refused(capsys, "fill-mask", "runs/small", "a [MASK]", "--top", "0")
+    assert "run.seed: 0 -> 5" in refused(capsys, "train", config, "--run.seed", "5")
+    Path("runs/small/checkpoints").rename("runs/elsewhere")
+    assert "no checkpoint" in refused(capsys, "fill-mask", "runs/small", "a [MASK]")

@@ -1,0 +1,191 @@
+"""A run that is cut off anywhere goes on as if it had not been: bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from mlmjax.core.errors import UserError
+from mlmjax.experiment import Experiment
+from mlmjax.pretraining import pretrain
+from mlmjax.report.terminal import Terminal
+from mlmjax.training.checkpoint import Checkpoints
+from mlmjax.training.folder import RunFolder
+from mlmjax.training.metrics import read_records
+from mlmjax.training.step import Program
+
+CLOCKED = ("per_second", "seconds", "bytes")
+
+KILLED = """
+import os, signal, sys
+from mlmjax.experiment import Experiment
+from mlmjax.pretraining import pretrain
+from mlmjax.report.terminal import Terminal
+
+class Killed(Terminal):
+    def report(self, stage, done, total):
+        if stage == "train" and done == 7:
+            os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+
+pretrain(Experiment.from_json(open(sys.argv[1]).read()), terminal=Killed())
+"""
+
+
+def quiet() -> Terminal:
+    return Terminal(Console(quiet=True))
+
+
+def parameters(experiment: Experiment) -> dict[str, np.ndarray]:
+    """Everything in the newest checkpoint."""
+    files = RunFolder(experiment.run.folder)
+    step = files.latest_step()
+    assert step == experiment.run.steps
+    from mlmjax.data.tokenizer import Tokenizer
+
+    program = Program.of(experiment.fitted(Tokenizer.load(files.tokenizer).vocabulary))
+    with Checkpoints(files.checkpoints) as checkpoints:
+        return jax.device_get(checkpoints.restore(program.state, step))
+
+
+def records(experiment: Experiment) -> list[dict[str, float]]:
+    """What was logged, but for what a clock or the memory measured."""
+    return [
+        {name: value for name, value in record.items() if not name.endswith(CLOCKED)}
+        for record in read_records(Path(experiment.run.folder) / "metrics.jsonl")
+    ]
+
+
+def elsewhere(experiment: Experiment, folder: Path) -> Experiment:
+    return experiment.updated(run=experiment.run.updated(folder=str(folder)))
+
+
+def cut_off(experiment: Experiment, tmp_path: Path, how: str) -> subprocess.CompletedProcess:
+    """Train in another process that gets a signal after step 7."""
+    config = tmp_path / "asked.json"
+    config.write_text(experiment.to_json())
+    return subprocess.run(
+        [sys.executable, "-c", KILLED, str(config), how],
+        env={**os.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
+def test_a_killed_run_ends_as_the_uninterrupted_one(
+    experiment: Experiment, tmp_path: Path, how: str
+) -> None:
+    whole, cut = experiment, elsewhere(experiment, tmp_path / "cut")
+    pretrain(whole, terminal=quiet())
+    ended = cut_off(cut, tmp_path, how)
+    if how == "SIGKILL":
+        assert ended.returncode == -signal.SIGKILL
+        assert RunFolder(cut.run.folder).latest_step() in (None, 5)
+    else:
+        assert ended.returncode == 0, ended.stderr
+        assert RunFolder(cut.run.folder).latest_step() in (7, 8)
+        assert f"mlmjax train {cut.run.folder}" in ended.stdout.replace("\n", "")
+    pretrain(cut, terminal=quiet())
+    chex.assert_trees_all_equal(parameters(cut), parameters(whole))
+    assert records(cut) == records(whole)
+    assert [record["step"] for record in records(whole)] == list(range(1, 13))
+
+
+def test_a_write_cut_off_midway_leaves_the_checkpoint_before(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    pretrain(experiment, terminal=quiet())
+    wanted = parameters(experiment)
+    files = RunFolder(experiment.run.folder)
+    newest = Path(files.checkpoints) / "12"
+    newest.rename(newest.with_name("12.orbax-checkpoint-tmp"))
+    for number, file in enumerate(sorted(newest.with_name("12.orbax-checkpoint-tmp").rglob("*"))):
+        if file.is_file() and number % 2:
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert files.latest_step() == 10
+    pretrain(experiment, terminal=quiet())
+    chex.assert_trees_all_equal(parameters(experiment), wanted)
+
+
+def test_a_finished_run_is_left_alone(
+    experiment: Experiment, capsys: pytest.CaptureFixture
+) -> None:
+    pretrain(experiment, terminal=quiet())
+    before = {
+        file: file.stat().st_mtime_ns
+        for file in Path(experiment.run.folder).rglob("*")
+        if file.is_file()
+    }
+    assert pretrain(experiment, terminal=Terminal()) is None
+    assert "finished" in capsys.readouterr().out
+    after = {file: file.stat().st_mtime_ns for file in before}
+    assert after == before
+
+
+def test_another_config_changes_nothing(experiment: Experiment) -> None:
+    pretrain(experiment, terminal=quiet())
+    stored = Path(experiment.run.folder, "config.json").read_text()
+    other = experiment.updated(run=experiment.run.updated(seed=3, steps=20))
+    with pytest.raises(UserError, match=r"run.steps: 12 -> 20(.|\n)*run.seed: 0 -> 3"):
+        pretrain(other, terminal=quiet())
+    assert Path(experiment.run.folder, "config.json").read_text() == stored
+
+
+def test_only_the_newest_and_every_mth_checkpoint_stay(experiment: Experiment) -> None:
+    run = experiment.run.updated(checkpoint_every=2, keep=1, keep_every=4)
+    pretrain(experiment.updated(run=run), terminal=quiet())
+    kept = {int(folder.name) for folder in Path(run.folder, "checkpoints").iterdir()}
+    assert kept == {4, 8, 12}
+
+
+def test_logged_metrics_survive_an_interruption_between_two_records(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    """The sums since the last record are part of the checkpoint."""
+    run = experiment.run.updated(log_every=4)
+    whole = experiment.updated(run=run)
+    cut = elsewhere(whole, tmp_path / "cut")
+    pretrain(whole, terminal=quiet())
+    cut_off(cut, tmp_path, "SIGKILL")
+    pretrain(cut, terminal=quiet())
+    assert records(cut) == records(whole)
+
+
+def test_the_run_goes_on_on_another_mesh(experiment: Experiment, tmp_path: Path) -> None:
+    on_eight = elsewhere(experiment, tmp_path / "eight")
+    pretrain(on_eight, terminal=quiet())
+    cut = elsewhere(experiment, tmp_path / "cut")
+    cut_off(cut, tmp_path, "SIGTERM")
+    mesh = cut.mesh.updated(data=2, fsdp=2, tensor=2)
+    pretrain(cut.updated(mesh=mesh), terminal=quiet())
+    final, wanted = records(cut)[-1], records(on_eight)[-1]
+    assert final["heldout/mask_loss"] == pytest.approx(wanted["heldout/mask_loss"], rel=1e-3)
+
+
+def test_metrics_are_json_and_flat(experiment: Experiment) -> None:
+    pretrain(experiment, terminal=quiet())
+    text = Path(experiment.run.folder, "metrics.jsonl").read_text()
+    last = json.loads(text.splitlines()[-1])
+    wanted = {
+        "step",
+        "train/mask_loss",
+        "train/gradient_norm",
+        "train/tokens_per_second",
+        "train/data_wait_seconds",
+        "train/model_flops_per_second",
+        "train/peak_memory_bytes",
+        "heldout/mask_loss",
+        "heldout/mask_accuracy",
+        "heldout/unigram_accuracy",
+    }
+    assert wanted <= set(last)
+    assert all(isinstance(value, int | float) for value in last.values())
