@@ -32,8 +32,8 @@ class TokenLoss:
         correct: whether no column has a larger logit than the label. It has no gradient.
     """
 
-    loss: Float[Array, " tokens"]
-    correct: Bool[Array, " tokens"]
+    loss: Float[Array, "*places"]
+    correct: Bool[Array, "*places"]
 
 
 def cross_entropy(

@@ -147,8 +147,7 @@ class Adafactor(Optimizer):
     """Whether a tensor's step is scaled by the root mean square of the tensor (at least 0.001)."""
 
     def direction(self, decays: PyTree) -> optax.GradientTransformation:
-        """The gradient over the root of its factored second moment, clipped and scaled, plus
-        decay."""
+        """The gradient over the root of its second moment, clipped and scaled, plus the decay."""
         steps = [
             optax.scale_by_factored_rms(
                 decay_rate=self.decay,
