@@ -1,19 +1,15 @@
 """From an experiment to a trained run folder: data, training, held-out figures, and what is printed."""
 
-from collections.abc import Generator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
-import jax
-import numpy as np
-
 from mlmjax.core.errors import UserError
-from mlmjax.data.pipeline import batches, heldout_batches
+from mlmjax.data.base import Prepared
 from mlmjax.data.prepare import PreparedText
+from mlmjax.data.text import TextData
 from mlmjax.evaluation.baselines import unigram
 from mlmjax.evaluation.fill_mask import fill_mask
-from mlmjax.evaluation.heldout import HeldOut, heldout_context, prefixed
+from mlmjax.evaluation.heldout import HeldOut, heldout_context
 from mlmjax.experiment import Experiment
 from mlmjax.objectives.mlm import MaskedLanguageModel
 from mlmjax.report.terminal import Terminal
@@ -61,7 +57,7 @@ def pretrain(
         prepared = experiment.data.prepare(terminal.report)
         fitted = experiment.fitted(prepared.vocabulary)
         program = Program.of(fitted)
-        files.claim(experiment, data=prepared.manifest, tokenizer=prepared.tokenizer, source=source)
+        files.claim(experiment, prepared, source=source)
         outcome = _train(program, prepared, files, terminal)
     if outcome.ended == "interrupted":
         terminal.say(
@@ -72,50 +68,16 @@ def pretrain(
     return outcome
 
 
-def _train(
-    program: Program,
-    prepared: PreparedText,
-    files: RunFolder,
-    terminal: Terminal,
-) -> Outcome:
+def _train(program: Program, prepared: Prepared, files: RunFolder, terminal: Terminal) -> Outcome:
     data, run = program.experiment.data, program.experiment.run
-    here = {"process_index": jax.process_index(), "process_count": jax.process_count()}
-
-    def feed(start: int) -> Generator[dict[str, np.ndarray], None, None]:
-        return batches(
-            prepared.train,
-            seed=run.seed,
-            batch=data.batch,
-            start=start,
-            stop=run.steps,
-            threads=data.threads,
-            **here,
-        )
-
-    heldout = partial(
-        heldout_batches,
-        prepared.heldout,
-        seed=run.seed,
-        batch=data.batch,
-        threads=data.threads,
-        **here,
-    )
+    settings: dict[str, int] = {"seed": run.seed, "batch": data.batch, "threads": data.threads}
     evaluator = HeldOut(program)
 
     def evaluate(step: int, parameters: Parameters) -> Record:
-        figures = prefixed(evaluator(parameters, heldout()))
-        if step == run.steps and isinstance(program.experiment.objective, MaskedLanguageModel):
-            guess = unigram(
-                program.experiment.objective,
-                heldout(),
-                counts=prepared.token_counts,
-                context=heldout_context(program),
-            )
-            figures |= {
-                "heldout/unigram_loss": guess.loss,
-                "heldout/unigram_accuracy": guess.accuracy,
-            }
-        return figures
+        figures = evaluator(parameters, prepared.heldout_batches(**settings))
+        if step == run.steps:
+            figures |= _baseline(program, prepared, settings)
+        return {f"heldout/{name}": value for name, value in figures.items()}
 
     with files.open_checkpoints(run) as checkpoints, ExitStack() as stack:
         sinks = [*files.sinks(program.experiment, resumed_at=checkpoints.latest or 0), terminal]
@@ -123,12 +85,26 @@ def _train(
             stack.callback(sink.close)
         return train(
             program,
-            feed,
+            lambda start: prepared.batches(**settings, start=start, stop=run.steps),
             checkpoints=checkpoints,
             sinks=sinks,
             evaluate=evaluate,
             on_step=lambda step: terminal.report("train", step, run.steps),
         )
+
+
+def _baseline(program: Program, prepared: Prepared, settings: dict[str, int]) -> dict[str, float]:
+    """Figures of a guess that reads no context, where there is one."""
+    objective = program.experiment.objective
+    if not isinstance(objective, MaskedLanguageModel) or not isinstance(prepared, PreparedText):
+        return {}
+    guess = unigram(
+        objective,
+        prepared.heldout_batches(**settings),
+        counts=prepared.token_counts,
+        context=heldout_context(program),
+    )
+    return {"unigram_loss": guess.loss, "unigram_accuracy": guess.accuracy}
 
 
 def _show(experiment: Experiment, files: RunFolder, terminal: Terminal) -> None:
@@ -144,7 +120,7 @@ def _show(experiment: Experiment, files: RunFolder, terminal: Terminal) -> None:
         if f"heldout/{name}" in figures
     ]
     terminal.table("Held-out results", ("", "model", "unigram"), rows)
-    if not isinstance(experiment.objective, MaskedLanguageModel):
+    if not isinstance(experiment.data, TextData):
         return
     run = load(files.path)
     for text in experiment.data.examples:

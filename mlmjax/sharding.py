@@ -120,7 +120,12 @@ def parameter_shardings(mesh: Mesh, state: nnx.State) -> dict[str, Any]:
 
 
 def _check_divides(
-    mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec, axes: tuple[str | None, ...], *, name: str
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    spec: PartitionSpec,
+    axes: tuple[str | None, ...],
+    *,
+    name: str,
 ) -> None:
     for size, axis, target in zip(shape, axes, spec, strict=True):
         if target is not None and size % mesh.shape[target]:

@@ -1,7 +1,17 @@
-"""beartype, as jaxtyping's import hook takes it, with ``Self`` left unchecked (it knows no class there)."""
+"""beartype, as jaxtyping's import hook takes it.
 
+Two things are left unchecked: ``Self``, for which it knows no class there, and the construction of values, since
+jax also builds our pytrees of shapes and shardings.
+"""
+
+from collections.abc import Callable
 from typing import Any, Self
 
 from beartype import BeartypeConf, FrozenDict, beartype
 
-check = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({Self: Any})))
+_beartype = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({Self: Any})))
+
+
+def check(function: Callable) -> Callable:
+    """The function, its arguments and result checked at every call."""
+    return function if function.__name__ == "__init__" else _beartype(function)

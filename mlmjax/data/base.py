@@ -1,11 +1,18 @@
 """What the data of every modality has in common."""
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Protocol, runtime_checkable
 
+import jax
+import numpy as np
 from pydantic import Field
 
 from mlmjax.core.config import Config
+from mlmjax.core.vocabulary import Vocabulary
+
+Batches = Generator[dict[str, np.ndarray], None, None]
+"""This process's slices of global batches, as arrays by name; closing it ends its threads."""
 
 Report = Callable[[str, int, int], None]
 """``report(stage, done, total)``: how far a preparation is; a total of 0 is not known yet."""
@@ -18,5 +25,45 @@ class Data(Config):
     """A file, a folder or a pattern; none means the sample that every install carries."""
     batch: Annotated[int, Field(gt=0)] = 32
     """Rows in a global batch, over all hosts."""
+    threads: Annotated[int, Field(ge=1)] = 4
+    """Threads that read batches ahead."""
     cache: str | None = None
     """Folder of prepared rows; by default ``mlmjax`` in the user's cache folder (XDG)."""
+
+    def spec(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and types of one global batch, by name, without any data."""
+        raise TypeError(f"{type(self).__name__} does not say what its batches are: define spec()")
+
+    def prepare(self, report: Report | None = None) -> "Prepared":
+        """The examples, made ready for random access; from the cache where they are there.
+
+        Raises:
+            UserError: there is nothing at ``root``, or it cannot be read.
+        """
+        raise TypeError(f"{type(self).__name__} does not say how it is read: define prepare()")
+
+    def abstract_vocabulary(self) -> Vocabulary | None:
+        """The vocabulary to expect before any data is read; None where examples are not tokens."""
+        return None
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """Examples made ready: a global batch is a pure function of the seed and the step."""
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What was read and made, with a ``fingerprint``; JSON."""
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """Of the tokenizer, where examples are tokens."""
+
+    def batches(self, *, seed: int, batch: int, start: int, stop: int, threads: int) -> Batches:
+        """Training batches from a step on, up to another."""
+
+    def heldout_batches(self, *, seed: int, batch: int, threads: int) -> Batches:
+        """Every held-out example once; the last batch is filled up with empty ones."""
+
+    def save(self, folder: Path) -> None:
+        """Write into a run folder what is needed to use its model, such as the tokenizer."""

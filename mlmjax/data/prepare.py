@@ -14,14 +14,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.data import cache
-from mlmjax.data.base import Report
+from mlmjax.data.base import Batches, Report
 from mlmjax.data.documents import Source
 from mlmjax.data.layout import TOKEN, FullRows, PairRows
+from mlmjax.data.pipeline import batches, heldout_batches
 from mlmjax.data.rows import Rows, RowWriter
 from mlmjax.data.sentences import sentence_starts
 from mlmjax.data.spool import Spool
@@ -63,6 +65,24 @@ class PreparedText:
     def vocabulary(self) -> Vocabulary:
         """The tokenizer's vocabulary."""
         return self.tokenizer.vocabulary
+
+    def batches(self, *, seed: int, batch: int, start: int, stop: int, threads: int) -> Batches:
+        """Training batches; see :func:`mlmjax.data.pipeline.batches`."""
+        return batches(
+            self.train, seed=seed, batch=batch, start=start, stop=stop, threads=threads, **_here()
+        )
+
+    def heldout_batches(self, *, seed: int, batch: int, threads: int) -> Batches:
+        """Held-out batches; see :func:`mlmjax.data.pipeline.heldout_batches`."""
+        return heldout_batches(self.heldout, seed=seed, batch=batch, threads=threads, **_here())
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json``."""
+        self.tokenizer.save(folder / "tokenizer.json")
+
+
+def _here() -> dict[str, int]:
+    return {"process_index": jax.process_index(), "process_count": jax.process_count()}
 
 
 def prepare(

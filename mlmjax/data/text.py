@@ -31,8 +31,6 @@ class TextData(Data):
     """Share of the groups (files, modules) that training does not see."""
     examples: tuple[str, ...] = ()
     """Sentences with a mask token that are filled when a run ends."""
-    threads: Annotated[int, Field(ge=1)] = 4
-    """Threads that read batches ahead."""
 
     def source(self) -> Source:
         """The documents.

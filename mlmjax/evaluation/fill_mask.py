@@ -51,7 +51,7 @@ def fill_mask(run: Run, text: str, *, top: int = 5) -> Filled:
     places = np.flatnonzero(ids == vocabulary.mask)
     if not places.size:
         raise UserError(f"There is no {tokenizer.mask_token} in the text: {text!r}")
-    longest = run.config.model.positions
+    longest = run.model.position.embedding.shape[0]
     if len(ids) > longest:
         raise UserError(f"The text has {len(ids)} tokens, the model {longest} positions: {text!r}")
 

@@ -11,7 +11,6 @@ from flax import nnx
 
 from mlmjax.core import prng
 from mlmjax.core.types import Batch, Context, Metric
-from mlmjax.training.metrics import Record
 from mlmjax.training.state import Parameters
 from mlmjax.training.step import Program
 
@@ -48,8 +47,3 @@ def _measure(program: Program, parameters: Parameters, batch: Batch) -> dict[str
     model = nnx.merge(program.graph, parameters)
     loss = program.experiment.objective(model, batch, heldout_context(program))
     return loss.metrics
-
-
-def prefixed(figures: dict[str, float]) -> Record:
-    """The figures under the names that a record gives them."""
-    return {f"heldout/{name}": value for name, value in figures.items()}

@@ -42,9 +42,14 @@ class BertConfig(TransformerConfig, ModelConfig):
     @property
     def columns(self) -> int:
         """Rows of the token table: the vocabulary and its padding."""
+        return -(-self.known_vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple
+
+    @property
+    def known_vocabulary(self) -> int:
+        """The number of tokens, once it is known."""
         if self.vocabulary is None:
             raise UserError("The model has no vocabulary size yet: set --model.vocabulary.")
-        return -(-self.vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple
+        return self.vocabulary
 
     def build(self, rngs: nnx.Rngs) -> "Bert":
         return Bert(self, rngs=rngs)
@@ -95,7 +100,7 @@ class Bert(nnx.Module):
         self, hidden: Float[Array, "*places hidden"]
     ) -> Float[Array, "*places vocabulary"]:
         """Float32 logits over the whole vocabulary; for a few places only, since they are large."""
-        features, size = self.mlm(hidden), self.config.vocabulary
+        features, size = self.mlm(hidden), self.config.known_vocabulary
         table = self.token.embedding[:size].astype(features.dtype)
         return (
             jnp.matmul(features, table.T, preferred_element_type=jnp.float32) + self.mlm.bias[:size]

@@ -163,10 +163,11 @@ class MaskedLanguageModel(Objective):
             model.token.embedding[...],
             model.mlm.bias[...],
             targets.reshape(-1),
-            vocabulary=model.config.vocabulary,
+            vocabulary=model.config.known_vocabulary,
             chunk=self.chunk,
         )
-        return jax.tree.map(lambda each: each.reshape(positions.shape), found)
+        shape = positions.shape
+        return TokenLoss(found.loss.reshape(shape), found.correct.reshape(shape))
 
     def _metrics(self, found: TokenLoss, masked: Masked, *, length: int) -> dict[str, Metric]:
         weight, kind = masked.mask.weight, masked.corrupted.kind
@@ -198,7 +199,7 @@ class MaskedLanguageModel(Objective):
     def work(self, model: ModelConfig, spec: Spec) -> Work:
         assert isinstance(model, BertConfig)
         rows, length = spec["tokens"].shape
-        head = 2 * self.capacity(length) * model.hidden * (model.hidden + (model.vocabulary or 0))
+        head = 2 * self.capacity(length) * model.hidden * (model.hidden + model.known_vocabulary)
         return Work(3 * rows * (model.flops(length) + head), "tokens", rows * length)
 
     def describe(self) -> dict[str, Any]:

@@ -62,42 +62,6 @@ class Terminal:
             if name.endswith("_per_second") and "flops" not in name:
                 unit = name.removeprefix("train/").removesuffix("_per_second")
                 shown.append(f"{value:.0f} {unit}/s")
-        self._figures = ""
-
-    @contextmanager
-    def live(self) -> Iterator[None]:
-        """While in here, bars are drawn."""
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.fields[figures]}"),
-        )
-        disabled = not self.console.is_terminal
-        with Progress(*columns, console=self.console, disable=disabled) as self._progress:
-            yield
-        self._progress, self._tasks = None, {}
-
-    def report(self, stage: str, done: int, total: int) -> None:
-        """Move the bar of a stage; a total of 0 is not known."""
-        if self._progress is None:
-            return
-        if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, figures="")
-        figures = self._figures if stage == "train" else ""
-        self._progress.update(
-            self._tasks[stage], completed=done, total=total or None, figures=figures
-        )
-
-    def write(self, record: Record) -> None:
-        """Show a record: beside the bar, or as a line where there is no terminal."""
-        shown = [f"{name.partition('/')[2]} {record[name]:.4g}" for name in SHOWN if name in record]
-        rates = [name for name in record if name.endswith("_per_second") and "flops" not in name]
-        shown += [
-            f"{record[name]:.0f} {name.split('/')[-1].removesuffix('_per_second')}/s"
-            for name in rates
-        ]
         self._figures = "  ".join(shown)
         if not self.console.is_terminal:
             self.say(f"step {record['step']}  {self._figures}")

@@ -1,7 +1,6 @@
 """A run folder: config, manifest, tokenizer, metrics and checkpoints; complete, so that it can be loaded alone."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 
 from mlmjax.core.config import differences
 from mlmjax.core.errors import UserError
+from mlmjax.data.base import Prepared
 from mlmjax.data.tokenizer import Tokenizer
 from mlmjax.experiment import Experiment, RunConfig, file_resolver, validation_message
 from mlmjax.training.checkpoint import Checkpoints
@@ -42,7 +42,7 @@ PACKAGES = (
 class Run:
     """A trained model with what belongs to it."""
 
-    model: nnx.Module
+    model: Any
     tokenizer: Tokenizer
     config: Experiment
     step: int
@@ -108,29 +108,27 @@ class RunFolder:
     def claim(
         self,
         experiment: Experiment,
+        prepared: Prepared,
         *,
-        data: Mapping[str, Any],
-        tokenizer: Tokenizer,
         source: Path | None = None,
     ) -> None:
         """Make the folder this experiment's; where it is already, only options of no effect are updated.
 
         Args:
             experiment: as asked for, not fitted; it has passed :meth:`check`.
-            data: the manifest of the prepared data.
-            tokenizer: of the data.
+            prepared: the data.
             source: the config file, where it is from outside the package; a copy is kept.
 
         Raises:
             UserError: the data is not that with which the run was begun.
         """
         if self.exists():
-            self._check_data(data["fingerprint"])
+            self._check_data(prepared.manifest["fingerprint"])
         else:
             self.path.mkdir(parents=True, exist_ok=True)
-            record = manifest(experiment, data, tokenizer)
+            record = manifest(experiment, prepared)
             _write(self.manifest, json.dumps(record, indent=2) + "\n")
-            tokenizer.save(self.tokenizer)
+            prepared.save(Path(self.path))
             if source is not None:
                 _write(self.source, source.read_text(encoding="utf-8"))
         _write(self.config, experiment.to_json())
@@ -194,15 +192,12 @@ def load(folder: epath.PathLike, *, step: int | None = None, trust_code: bool = 
     return Run(nnx.merge(graph, parameters), tokenizer, fitted, step)
 
 
-def manifest(
-    experiment: Experiment, data: Mapping[str, Any], tokenizer: Tokenizer
-) -> dict[str, Any]:
+def manifest(experiment: Experiment, prepared: Prepared) -> dict[str, Any]:
     """The record of a run: what one must know to repeat it."""
     run = experiment.run
     return {
         "versions": {name: version(name) for name in PACKAGES},
-        "data": dict(data),
-        "tokenizer": {"hash": tokenizer.hash, **tokenizer.vocabulary.model_dump()},
+        "data": dict(prepared.manifest),
         **experiment.objective.describe(),
         "model": experiment.model.model_dump(mode="json"),
         "optimizer": experiment.optimizer.model_dump(mode="json", serialize_as_any=True),

@@ -3,21 +3,21 @@
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 import jax
-import numpy as np
 
+from mlmjax.data.base import Batches
 from mlmjax.training.checkpoint import Checkpoints
 from mlmjax.training.metrics import Clock, Log, Record, Sink
 from mlmjax.training.state import Parameters, TrainState
 from mlmjax.training.step import Program, Report
 
-Feed = Callable[[int], Generator[dict[str, np.ndarray], None, None]]
-"""Global batches (this process's part) from a given step on; closing it ends its threads."""
+Feed = Callable[[int], Batches]
+"""Batches from a given step on."""
 
 Evaluate = Callable[[int, Parameters], Record]
 """Figures of the parameters after a step, by flat name, such as ``heldout/mask_loss``."""

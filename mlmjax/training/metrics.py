@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -18,6 +18,7 @@ Record = dict[str, float]
 """One logged step: ``step`` and flat names such as ``train/mask_loss``."""
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Something that takes records."""
 

@@ -79,7 +79,8 @@ def initial_state(
 
 def state_shardings(mesh: Mesh, abstract: TrainState, model: nnx.State) -> TrainState:
     """A sharding for each leaf: parameters by their logical axes, and the optimizer's copies alike."""
-    whole, of_parameters = replicated(mesh), parameter_shardings(mesh, model)
+    whole: Any = replicated(mesh)
+    of_parameters = parameter_shardings(mesh, model)
     return TrainState(
         step=whole,
         parameters=of_parameters,

@@ -131,7 +131,7 @@ def train_step(
     loss, gradient = loss_and_gradient(
         experiment.objective, graph, state.parameters, batch, context, accumulate=run.accumulate
     )
-    norm = optax.global_norm(gradient)
+    norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(norm)
     updates, moved = optimizer.update(gradient, state.optimizer, state.parameters)
     parameters = optax.apply_updates(state.parameters, updates)

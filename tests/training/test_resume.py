@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from mlmjax.core.errors import UserError
+from mlmjax.data.tokenizer import Tokenizer
 from mlmjax.experiment import Experiment
 from mlmjax.pretraining import pretrain
 from mlmjax.report.terminal import Terminal
@@ -48,8 +49,6 @@ def parameters(experiment: Experiment) -> dict[str, np.ndarray]:
     files = RunFolder(experiment.run.folder)
     step = files.latest_step()
     assert step == experiment.run.steps
-    from mlmjax.data.tokenizer import Tokenizer
-
     program = Program.of(experiment.fitted(Tokenizer.load(files.tokenizer).vocabulary))
     with Checkpoints(files.checkpoints) as checkpoints:
         return jax.device_get(checkpoints.restore(program.state, step))

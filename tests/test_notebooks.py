@@ -1,0 +1,40 @@
+"""Every notebook runs from top to bottom, in this interpreter and an empty folder, and shows a picture."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from ipykernel.kernelspec import write_kernel_spec
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel ``python3`` of the test's own interpreter, on one CPU device, free of a user's settings."""
+    write_kernel_spec(tmp_path / "jupyter" / "kernels" / "python3")
+    for name in ("JUPYTER_PATH", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "")
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs_and_shows_a_picture(path: Path, tmp_path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "store it without outputs"
+
+    folder = tmp_path / "work"
+    folder.mkdir()
+    resources = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+
+
+def test_there_are_notebooks() -> None:
+    assert NOTEBOOKS
