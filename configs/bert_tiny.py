@@ -3,15 +3,25 @@
 from mlmjax.data.text import TextData
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.experiment import Experiment, RunConfig
+from mlmjax.masking import LinearRatio
 from mlmjax.models.bert import BertConfig
 from mlmjax.objectives.mlm import MaskedLanguageModel
 from mlmjax.optim import AdamW, WarmupSchedule
 
+STEPS = 600
+
 experiment = Experiment(
     model=BertConfig(
-        layers=4, hidden=128, heads=4, mlp=512, positions=64, dropout=0.0, attention_dropout=0.0
+        layers=2,
+        hidden=256,
+        heads=4,
+        mlp=1024,
+        positions=64,
+        norm="pre",
+        dropout=0.0,
+        attention_dropout=0.0,
     ),
-    objective=MaskedLanguageModel(),
+    objective=MaskedLanguageModel(ratio_schedule=LinearRatio(start=0.4, end=0.15, steps=STEPS)),
     data=TextData(
         length=64,
         batch=32,
@@ -22,6 +32,6 @@ experiment = Experiment(
             "If the file does not [MASK], an error is raised.",
         ),
     ),
-    optimizer=AdamW(learning_rate=WarmupSchedule(peak=4e-3, warmup=0.1), weight_decay=0.01),
-    run=RunConfig(steps=1500, log_every=50, checkpoint_every=500),
+    optimizer=AdamW(learning_rate=WarmupSchedule(peak=3e-3, warmup=0.1), weight_decay=0.01),
+    run=RunConfig(steps=STEPS, log_every=50, checkpoint_every=300),
 )

@@ -127,7 +127,7 @@ def _fill_mask(arguments: list[str]) -> None:
     parser.add_argument("--top", type=int, default=5, help="candidates for each mask (default 5)")
     parser.add_argument("--json", action="store_true", help="one object a line")
     parser.add_argument("--trust-code", action="store_true", help="run the folder's config.py")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_intermixed_args(arguments)
     if asked.top < 1:
         raise UserError(f"--top {asked.top}: at least one candidate must be shown.")
 

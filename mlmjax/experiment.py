@@ -25,8 +25,8 @@ from mlmjax.sharding import MeshConfig
 
 Count = Annotated[int, Field(gt=0)]
 
-FILE_MODULE = "mlmjax_config_"
-"""Prefix of the module name under which a config file from outside the package is loaded."""
+FILE_MODULE = "mlmjax_config"
+"""The module name under which any config file is loaded, so that a class keeps its path in a copy."""
 
 
 class RunConfig(Config):
@@ -126,12 +126,11 @@ def load_file(path: Path) -> ModuleType:
     """
     if not path.is_file():
         raise UserError(f"The config file {path} does not exist.")
-    name = FILE_MODULE + path.stem
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(FILE_MODULE, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # pydantic looks annotations up here
+    sys.modules[FILE_MODULE] = module  # pydantic looks annotations up here
     try:
         spec.loader.exec_module(module)
     except ValidationError as error:
@@ -173,7 +172,7 @@ def file_resolver(copy: Path, *, trust: bool) -> Resolve:
         module, _, name = path.partition(":")
         if not trust or module.split(".")[0] == "mlmjax":
             return resolve_class(path)
-        if not module.startswith(FILE_MODULE):
+        if module != FILE_MODULE:
             return getattr(importlib.import_module(module), name)
         if not loaded:
             loaded.append(load_file(copy))

@@ -109,16 +109,21 @@ def _baseline(program: Program, prepared: Prepared, settings: dict[str, int]) ->
 
 def _show(experiment: Experiment, files: RunFolder, terminal: Terminal) -> None:
     """The held-out table, and filled sentences for models of text."""
-    figures = read_records(Path(files.metrics))[-1]
-    rows = [
-        (
-            name.replace("_", " "),
-            f"{figures[f'heldout/{name}']:.4f}",
-            f"{figures[f'heldout/unigram_{figure}']:.4f}" if figure else "",
+    record = read_records(Path(files.metrics))[-1]
+    figures = {
+        name.removeprefix("heldout/"): value for name, value in record.items() if "heldout/" in name
+    }
+    shown = [name for name in HELD_OUT if name in figures] or sorted(figures)
+    rows = []
+    for name in shown:
+        guess = figures.get(f"unigram_{HELD_OUT.get(name)}")
+        rows.append(
+            (
+                name.replace("_", " "),
+                f"{figures[name]:.4f}",
+                "" if guess is None else f"{guess:.4f}",
+            )
         )
-        for name, figure in HELD_OUT.items()
-        if f"heldout/{name}" in figures
-    ]
     terminal.table("Held-out results", ("", "model", "unigram"), rows)
     if not isinstance(experiment.data, TextData):
         return
@@ -134,4 +139,4 @@ HELD_OUT = {
     "visible_loss": None,
     "next_sentence_accuracy": None,
 }
-"""What the table shows, and the figure of the unigram baseline that stands beside it."""
+"""What the table shows where it is there, and the unigram figure that stands beside it."""

@@ -1,11 +1,20 @@
 """Eight fake CPU devices and jaxtyping's runtime checker, before anything of the package is imported."""
 
 import os
+import tempfile
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        # The programs are small and run a few times: compiling them is nearly all of the time.
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+    ]
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="mlmjax-tests-")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 
 from jaxtyping import install_import_hook
 
@@ -35,7 +44,24 @@ settings.register_profile(
 )
 settings.load_profile("mlmjax")
 
-WORDS = "the list of values returns a new array file path given option default none error raised".split()
+WORDS = [
+    "the",
+    "list",
+    "of",
+    "values",
+    "returns",
+    "a",
+    "new",
+    "array",
+    "file",
+    "path",
+    "given",
+    "option",
+    "default",
+    "none",
+    "error",
+    "raised",
+]
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +85,12 @@ def experiment(texts: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFac
     cache = tmp_path_factory.getbasetemp() / "cache"
     return Experiment(
         model=BertConfig(
-            layers=2, hidden=32, heads=4, mlp=64, positions=32, dropout=0.1, attention_dropout=0.1
+            layers=2,
+            hidden=32,
+            heads=4,
+            mlp=64,
+            positions=32,
+            vocabulary_multiple=8,
         ),
         objective=MaskedLanguageModel(chunk=64),
         data=TextData(

@@ -135,8 +135,7 @@ def test_bad_options_are_refused(
     Path("full/mine.txt").write_text("mine")
     Path("no_mask.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
     assert sentence in refused(capsys, "train", config, *options)
-    if options[0] != "--run.wandb":
-        assert not Path("runs").exists()
+    assert not Path("runs").exists()
     assert Path("full/mine.txt").read_text() == "mine"
 
 

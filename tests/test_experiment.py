@@ -85,4 +85,4 @@ def test_broken_config_files_name_the_line(tmp_path: Path, text: str, sentence: 
 def test_files_are_modules_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("value = __name__")
-    assert load_file(path).value == "mlmjax_config_mine"
+    assert load_file(path).value == "mlmjax_config"

@@ -17,7 +17,8 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JUPYTER_PATH", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("XLA_FLAGS", "")
+    # Most of the time goes to compilation, not to running what was compiled.
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 
 @pytest.mark.usefixtures("kernels")

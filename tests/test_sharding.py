@@ -51,5 +51,5 @@ def test_parameters_follow_the_table() -> None:
 def test_a_vocabulary_that_is_not_divided_says_what_to_set() -> None:
     config = BertConfig(vocabulary=63, layers=1, hidden=16, heads=4, mlp=32, positions=8)
     state = nnx.state(nnx.eval_shape(lambda: config.build(nnx.Rngs(params=0))))
-    with pytest.raises(UserError, match="--model.vocabulary-multiple"):
+    with pytest.raises(UserError, match=r"--model.vocabulary-multiple"):
         parameter_shardings(MeshConfig(tensor=2).make(), state)

@@ -92,7 +92,7 @@ def resolve_class(path: str) -> type:
 
 def differences(first: Config, second: Config, prefix: str = "") -> list[str]:
     """One line ``option: old -> new`` for each leaf in which two configs differ."""
-    if type(first) is not type(second):
+    if class_path(type(first)) != class_path(type(second)):
         return [f"{prefix or 'config'}: {class_path(type(first))} -> {class_path(type(second))}"]
     lines = []
     for name in type(first).model_fields:

@@ -1,5 +1,6 @@
 """A run folder: config, manifest, tokenizer, metrics and checkpoints; complete, so that it can be loaded alone."""
 
+import importlib.util
 import json
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -75,7 +76,7 @@ class RunFolder:
             raise UserError(f"{self.path} is not a run folder: it has no config.json.")
         try:
             return Experiment.from_json(
-                self.config.read_text(), file_resolver(self.source, trust=trust_code)
+                self.config.read_text(), file_resolver(Path(self.source), trust=trust_code)
             )
         except ValidationError as error:
             raise UserError(f"{self.config}: {validation_message(error)}") from error
@@ -86,8 +87,11 @@ class RunFolder:
         """See that the folder is free, or is this experiment's; nothing is changed.
 
         Raises:
-            UserError: the folder holds another run, or something else; it says what differs.
+            UserError: the folder holds another run, or something else; it says what differs. Or the
+                run wants a package that is not installed.
         """
+        if experiment.run.wandb and importlib.util.find_spec("wandb") is None:
+            raise UserError("--run.wandb needs the package wandb: pip install 'mlmjax[wandb]'.")
         if not self.exists():
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"{self.path} is a file: choose another --run.folder.")
@@ -198,6 +202,7 @@ def manifest(experiment: Experiment, prepared: Prepared) -> dict[str, Any]:
     return {
         "versions": {name: version(name) for name in PACKAGES},
         "data": dict(prepared.manifest),
+        "tokenizer": prepared.manifest.get("vocabulary"),
         **experiment.objective.describe(),
         "model": experiment.model.model_dump(mode="json"),
         "optimizer": experiment.optimizer.model_dump(mode="json", serialize_as_any=True),

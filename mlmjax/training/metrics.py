@@ -11,10 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 
-from mlmjax.core.errors import UserError
 from mlmjax.objectives.base import Work
 
-Record = dict[str, float]
+Record = dict[str, int | float]
 """One logged step: ``step`` and flat names such as ``train/mask_loss``."""
 
 
@@ -78,12 +77,8 @@ class WeightsAndBiases:
     """A run in a Weights & Biases project, named as its folder is."""
 
     def __init__(self, project: str, *, folder: Path, config: dict[str, Any]):
-        try:
-            import wandb
-        except ImportError as error:
-            raise UserError(
-                "--run.wandb needs the package wandb: pip install 'mlmjax[wandb]'."
-            ) from error
+        import wandb
+
         self._run = wandb.init(
             project=project, name=folder.name, dir=str(folder), config=config, resume="allow"
         )

@@ -77,5 +77,5 @@ def test_the_tokenizers_size_is_taken_or_must_agree() -> None:
     )
     assert BertConfig().fitted(vocabulary).vocabulary == 50
     assert BertConfig(vocabulary=50).fitted(vocabulary).vocabulary == 50
-    with pytest.raises(UserError, match="--model.vocabulary 50"):
+    with pytest.raises(UserError, match=r"--model.vocabulary 50"):
         BertConfig.base().fitted(vocabulary)

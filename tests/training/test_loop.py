@@ -9,7 +9,7 @@ from mlmjax.experiment import Experiment
 from mlmjax.optim import AdamW, WarmupSchedule
 from mlmjax.pretraining import pretrain
 from mlmjax.report.terminal import Terminal
-from mlmjax.training.loop import DivergedError
+from mlmjax.training.loop import IN_FLIGHT, DivergedError
 from mlmjax.training.metrics import read_records
 
 
@@ -26,4 +26,4 @@ def test_a_run_that_diverges_names_the_last_good_checkpoint(experiment: Experime
     saved = [int(folder.name) for folder in Path(run.folder, "checkpoints").iterdir()]
     assert str(max(saved)) in str(caught.value)
     records = read_records(Path(run.folder) / "metrics.jsonl")
-    assert all(record["train/skipped_in_a_row"] <= 3 for record in records)
+    assert max(record["train/skipped_in_a_row"] for record in records) <= 3 + IN_FLIGHT

@@ -146,6 +146,7 @@ def test_only_the_newest_and_every_mth_checkpoint_stay(experiment: Experiment) -
     assert kept == {4, 8, 12}
 
 
+@pytest.mark.slow
 def test_logged_metrics_survive_an_interruption_between_two_records(
     experiment: Experiment, tmp_path: Path
 ) -> None:

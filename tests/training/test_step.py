@@ -89,7 +89,7 @@ def test_parameters_and_moments_lie_in_shards(small: Experiment) -> None:
 def test_initial_values_do_not_depend_on_the_mesh(small: Experiment) -> None:
     alone = program_on(small, ONE).initial_state()
     spread = program_on(small, MeshConfig(data=2, fsdp=2, tensor=2)).initial_state()
-    chex.assert_trees_all_equal(jax.device_get(alone), jax.device_get(spread))
+    chex.assert_trees_all_close(jax.device_get(alone), jax.device_get(spread), atol=1e-7)
 
 
 @pytest.mark.parametrize("accumulate", [2, 4, 8])
