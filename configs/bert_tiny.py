@@ -3,12 +3,9 @@
 from mlmjax.data.text import TextData
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.experiment import Experiment, RunConfig
-from mlmjax.masking import LinearRatio
 from mlmjax.models.bert import BertConfig
 from mlmjax.objectives.mlm import MaskedLanguageModel
 from mlmjax.optim import AdamW, WarmupSchedule
-
-STEPS = 600
 
 experiment = Experiment(
     model=BertConfig(
@@ -21,7 +18,7 @@ experiment = Experiment(
         dropout=0.0,
         attention_dropout=0.0,
     ),
-    objective=MaskedLanguageModel(ratio_schedule=LinearRatio(start=0.4, end=0.15, steps=STEPS)),
+    objective=MaskedLanguageModel(),
     data=TextData(
         length=64,
         batch=32,
@@ -32,6 +29,6 @@ experiment = Experiment(
             "If the file does not [MASK], an error is raised.",
         ),
     ),
-    optimizer=AdamW(learning_rate=WarmupSchedule(peak=3e-3, warmup=0.1), weight_decay=0.01),
-    run=RunConfig(steps=STEPS, log_every=50, checkpoint_every=300),
+    optimizer=AdamW(learning_rate=WarmupSchedule(peak=2e-3, warmup=0.1), betas=(0.9, 0.98)),
+    run=RunConfig(steps=600, log_every=50, checkpoint_every=300),
 )
