@@ -160,6 +160,7 @@ def test_logged_metrics_survive_an_interruption_between_two_records(
     assert records(cut) == records(whole)
 
 
+@pytest.mark.slow
 def test_the_run_goes_on_on_another_mesh(experiment: Experiment, tmp_path: Path) -> None:
     on_eight = elsewhere(experiment, tmp_path / "eight")
     pretrain(on_eight, terminal=quiet())

@@ -167,7 +167,7 @@ def test_every_optimizer_learns(small: Experiment, optimizer: type) -> None:
     program = program_on(small.updated(optimizer=optimizer(learning_rate=schedule)), ONE)
     step, state = program.step(), program.initial_state()
     losses = []
-    for _ in range(15):
+    for _ in range(60):
         state, report = step(state, program.place(rows(0)))
         losses.append(float(report["mask_loss"]))
     assert losses[-1] < 0.9 * losses[0]
