@@ -1,4 +1,11 @@
-"""BERT, tiny: a small masked language model of English prose, trained in minutes on a laptop."""
+"""BERT, tiny: a small masked language model of English prose, trained in minutes on a laptop.
+
+    mlmjax train bert_tiny
+
+Cost: under 4 minutes on two CPU cores, preparation included. Result: 15.5% of held-out masked tokens, where the most
+frequent token gives 5.2%. Not the paper's recipe: pre-norm, without dropout, since a post-norm model of this size did
+not leave the unigram plateau in so few steps.
+"""
 
 from mlmjax.data.text import TextData
 from mlmjax.data.tokenizer import TokenizerConfig
