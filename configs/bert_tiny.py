@@ -2,9 +2,9 @@
 
     mlmjax train bert_tiny
 
-Cost: under 4 minutes on two CPU cores, preparation included. Result: 15.5% of held-out masked tokens, where the most
-frequent token gives 5.2%. Not the paper's recipe: pre-norm, without dropout, since a post-norm model of this size did
-not leave the unigram plateau in so few steps.
+Cost: under 4 minutes on two CPU cores, preparation included. Result: 15.5% of held-out masked
+tokens, where the most frequent token gives 5.2%. Not the paper's recipe: pre-norm, without dropout,
+since a post-norm model of this size did not leave the unigram plateau in so few steps.
 """
 
 from mlmjax.data.text import TextData
