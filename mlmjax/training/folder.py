@@ -20,8 +20,7 @@ from mlmjax.data.tokenizer import Tokenizer
 from mlmjax.experiment import Experiment, RunConfig, file_resolver, validation_message
 from mlmjax.training.checkpoint import Checkpoints
 from mlmjax.training.metrics import JsonLines, Sink, TensorBoard, WeightsAndBiases
-from mlmjax.training.state import Parameters, module_graph
-from mlmjax.training.step import shapes
+from mlmjax.training.state import Parameters, module_graph, shapes
 
 FREE = ("mesh.", "run.folder", "run.keep", "run.checkpoint_every", "data.cache", "data.threads")
 """Options that may change from one start of a run to the next: they do not change what is computed."""

@@ -57,6 +57,11 @@ def plain(state: nnx.State) -> Parameters:
     return nnx.traversals.unflatten_mapping(flat)
 
 
+def shapes(model: nnx.State) -> Parameters:
+    """The parameters' shapes and types as nested dicts."""
+    return jax.eval_shape(plain, model)
+
+
 def initial_state(
     model: ModelConfig,
     seed: int,

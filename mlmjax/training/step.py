@@ -1,5 +1,6 @@
 """One training step as one jitted function, and everything that it closes over."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from mlmjax.training.state import (
     TrainState,
     initial_state,
     module_graph,
+    shapes,
     state_shardings,
 )
 
@@ -60,36 +62,22 @@ class Program:
         run, spec = experiment.run, experiment.data.spec()
         check_batch(mesh, experiment.data.batch, accumulate=run.accumulate)
         graph, model = module_graph(experiment.model)
-        optimizer, metrics = experiment.optimizer, _metrics_of(experiment, graph, model, spec)
-        transformation = optimizer.build(shapes(model), run.steps)
-        abstract = jax.eval_shape(
-            partial(
-                initial_state,
-                experiment.model,
-                run.seed,
-                optimizer=transformation,
-                metrics=metrics,
-            )
-        )
+        optimizer = experiment.optimizer.build(shapes(model), run.steps)
+        metrics = _metrics_of(experiment, graph, model, spec)
+        abstract = jax.eval_shape(_creation(experiment, optimizer, metrics))
         shardings = state_shardings(mesh, abstract, model)
         return cls(
             experiment=experiment,
             mesh=mesh,
             graph=graph,
-            optimizer=transformation,
+            optimizer=optimizer,
             state=jax.tree.map(_placed, abstract, shardings),
             batch={name: _placed(each, batch_sharding(mesh)) for name, each in spec.items()},
         )
 
     def initial_state(self) -> TrainState:
         """The state before the first step, each shard made where it lies."""
-        create = partial(
-            initial_state,
-            self.experiment.model,
-            self.experiment.run.seed,
-            optimizer=self.optimizer,
-            metrics=self.state.metrics,
-        )
+        create = _creation(self.experiment, self.optimizer, self.state.metrics)
         return jax.jit(create, out_shardings=self._shardings())()
 
     def step(self) -> Any:
@@ -203,13 +191,14 @@ def split_batch(batch: Batch, parts: int) -> dict[str, Array]:
     }
 
 
-def shapes(model: nnx.State) -> Parameters:
-    """The parameters' shapes and types as nested dicts."""
-    flat = {
-        path: jax.ShapeDtypeStruct(variable.shape, variable.dtype)
-        for path, variable in nnx.to_flat_state(model)
-    }
-    return nnx.traversals.unflatten_mapping(flat)
+def _creation(
+    experiment: Experiment,
+    optimizer: optax.GradientTransformation,
+    metrics: dict[str, Metric],
+) -> Callable[[], TrainState]:
+    """What makes the initial state, to be traced or jitted."""
+    seed = experiment.run.seed
+    return partial(initial_state, experiment.model, seed, optimizer=optimizer, metrics=metrics)
 
 
 def _measured(loss: Loss, **figures: Array) -> dict[str, Metric]:
