@@ -7,6 +7,9 @@ Each side runs in a process of its own, on the same cores, one waiting while the
 alternate, and the ratio is taken block by block, so that a machine whose speed drifts does not favour either.
 Both make the full step in float32: masking, forward, backward, clipping, AdamW. The masks of the PyTorch side are
 made beforehand.
+
+Most of a step is matrix products, whose speed is the compiler's and the machine's: so each block also times one of
+the model's products alone, and the last columns compare the rate of the step's products with it.
 """
 
 import argparse
@@ -19,12 +22,30 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from typing import NamedTuple
 
 RATE = 1e-4
+LAYERS, HIDDEN, MLP = 12, 768, 3072
 
 
-def mlmjax_step(batch: int, length: int, dropout: float) -> Callable[[], float]:
-    """A function that makes one step of mlmjax and returns the loss."""
+class Side(NamedTuple):
+    """One of the two that are compared.
+
+    Attributes:
+        step: makes one step and returns the loss.
+        multiply: makes one product of the feed-forward layer's size.
+        flops: floating-point operations of the products in a step.
+    """
+
+    step: Callable[[], float]
+    multiply: Callable[[], object]
+    flops: float
+
+
+def mlmjax_side(batch: int, length: int, dropout: float) -> Side:
+    """BERT-base and its products in mlmjax."""
+    import jax
+    import jax.numpy as jnp
     import numpy as np
 
     from mlmjax.core.vocabulary import Vocabulary
@@ -70,11 +91,13 @@ def mlmjax_step(batch: int, length: int, dropout: float) -> Callable[[], float]:
         state, report = compiled(state, program.place(rows))
         return float(report["mask_loss"])
 
-    return step
+    multiply = jax.jit(jnp.matmul)
+    left, right = jnp.ones((batch * length, HIDDEN)), jnp.ones((HIDDEN, MLP))
+    return Side(step, lambda: multiply(left, right).block_until_ready(), program.work.flops)
 
 
-def torch_step(batch: int, length: int, dropout: float) -> Callable[[], float]:
-    """A function that makes one step of transformers' BertForMaskedLM and returns the loss."""
+def torch_side(batch: int, length: int, dropout: float) -> Side:
+    """transformers' BertForMaskedLM and its products in PyTorch."""
     import numpy as np
     import torch
     from transformers import BertConfig, BertForMaskedLM
@@ -104,23 +127,41 @@ def torch_step(batch: int, length: int, dropout: float) -> Callable[[], float]:
         optimizer.step()
         return loss.item()
 
-    return step
+    left, right = torch.ones(batch * length, HIDDEN), torch.ones(HIDDEN, MLP)
+    # Forward and twice as much backward; the attention, and the head over every position.
+    encoder = LAYERS * (4 * HIDDEN**2 + 2 * HIDDEN * MLP + 2 * length * HIDDEN)
+    head = HIDDEN * (HIDDEN + config.vocab_size)
+    return Side(step, lambda: left @ right, 6 * batch * length * (encoder + head))
 
 
-SIDES = {"mlmjax": mlmjax_step, "transformers": torch_step}
+SIDES = {"mlmjax": mlmjax_side, "transformers": torch_side}
 
 
 def serve(side: str, options: argparse.Namespace) -> None:
     """Make as many steps as each line of standard input says; answer with seconds and peak memory."""
     import resource
 
-    step = SIDES[side](options.batch, options.length, options.dropout)
+    made = SIDES[side](options.batch, options.length, options.dropout)
+    operations = 2 * options.batch * options.length * HIDDEN * MLP
     for line in sys.stdin:
         start = time.perf_counter()
-        losses = [step() for _ in range(int(line))]
+        losses = [made.step() for _ in range(int(line))]
         seconds = time.perf_counter() - start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "peak": peak, "loss": losses[-1]}), flush=True)
+        answer = {
+            "seconds": seconds,
+            "rate": made.flops * len(losses) / seconds,
+            "product_rate": operations / min(seconds_of(made.multiply) for _ in range(10)),
+            "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "loss": losses[-1],
+        }
+        print(json.dumps(answer), flush=True)
+
+
+def seconds_of(function: Callable[[], object]) -> float:
+    """Wall-clock time of one call."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
 
 
 class Worker:
@@ -178,11 +219,20 @@ def main() -> None:
         f"Python {platform.python_version()}, " + ", ".join(f"{p} {version(p)}" for p in packages)
     )
     print(f"batch {options.batch}, length {options.length}, dropout {options.dropout}, float32")
-    print(f"{'':14}{'tokens/s':>10}{'peak GiB':>10}{'loss':>8}")
+    print(
+        f"{'':14}{'tokens/s':>10}{'peak GiB':>10}{'loss':>8}{'GFLOPS':>8}{'alone':>8}{'share':>7}"
+    )
     for side in SIDES:
         rate = tokens / statistics.median(block[side]["seconds"] for block in blocks)
         last = blocks[-1][side]
-        print(f"{side:14}{rate:10.0f}{last['peak'] / 2**30:10.2f}{last['loss']:8.3f}")
+        speed, alone = (
+            statistics.median(block[side][name] for block in blocks) / 1e9
+            for name in ("rate", "product_rate")
+        )
+        print(
+            f"{side:14}{rate:10.0f}{last['peak'] / 2**30:10.2f}{last['loss']:8.3f}"
+            f"{speed:8.0f}{alone:8.0f}{speed / alone:7.2f}"
+        )
     ratios = [block["transformers"]["seconds"] / block["mlmjax"]["seconds"] for block in blocks]
     memory = blocks[-1]["mlmjax"]["peak"] / blocks[-1]["transformers"]["peak"]
     print(

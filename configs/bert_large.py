@@ -11,5 +11,5 @@ from mlmjax.experiment import load_experiment
 from mlmjax.models.bert import BertConfig
 
 experiment = load_experiment("bert_base").updated(
-    model=BertConfig.large(vocabulary=None, vocabulary_multiple=128, dtype="bfloat16", remat="dots")
+    model=BertConfig.large(vocabulary=None, vocabulary_multiple=128, dtype="bfloat16")
 )

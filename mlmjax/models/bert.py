@@ -13,7 +13,7 @@ from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.models.base import ModelConfig
 from mlmjax.nn.attention import Visibility
 from mlmjax.nn.dropout import dropout
-from mlmjax.nn.linear import embedding, layer_norm, linear
+from mlmjax.nn.linear import Linear, embedding, layer_norm
 from mlmjax.nn.transformer import ACTIVATIONS, Encoded, Transformer, TransformerConfig
 
 
@@ -70,15 +70,19 @@ class Bert(nnx.Module):
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
         self.config = config
-        hidden, dtype = config.hidden, config.dtype
-        self.token = embedding(config.columns, hidden, axes=("vocab", "embed"), rngs=rngs)
-        self.position = embedding(config.positions, hidden, axes=(None, "embed"), rngs=rngs)
-        self.segment = embedding(config.segments, hidden, axes=(None, "embed"), rngs=rngs)
+        hidden, std, dtype = config.hidden, config.initial_std, config.dtype
+        self.token = embedding(config.columns, hidden, axes=("vocab", "embed"), std=std, rngs=rngs)
+        self.position = embedding(
+            config.positions, hidden, axes=(None, "embed"), std=std, rngs=rngs
+        )
+        self.segment = embedding(config.segments, hidden, axes=(None, "embed"), std=std, rngs=rngs)
         self.norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
         self.encoder = Transformer(config, rngs=rngs)
         self.mlm = MaskedTokenHead(config, rngs=rngs)
-        self.pooler = linear(hidden, hidden, axes=("embed", None), dtype=dtype, rngs=rngs)
-        self.next_sentence = linear(hidden, 2, axes=("embed", None), dtype=dtype, rngs=rngs)
+        self.pooler = Linear(hidden, hidden, axes=("embed", None), std=std, dtype=dtype, rngs=rngs)
+        self.next_sentence = Linear(
+            hidden, 2, axes=("embed", None), std=std, dtype=dtype, rngs=rngs
+        )
 
     def encode(
         self,
@@ -120,9 +124,9 @@ class MaskedTokenHead(nnx.Module):
     """
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
-        hidden, dtype = config.hidden, config.dtype
+        hidden, std, dtype = config.hidden, config.initial_std, config.dtype
         self.activation = config.activation
-        self.dense = linear(hidden, hidden, axes=("embed", None), dtype=dtype, rngs=rngs)
+        self.dense = Linear(hidden, hidden, axes=("embed", None), std=std, dtype=dtype, rngs=rngs)
         self.norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
         self.bias = nnx.Param(jnp.zeros(config.columns), axes=("vocab",))
 

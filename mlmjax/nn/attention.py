@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Key
 
 from mlmjax.nn.dropout import dropout
-from mlmjax.nn.linear import linear
+from mlmjax.nn.linear import Linear
 
 Implementation = Literal["xla", "cudnn"]
 
@@ -40,17 +40,23 @@ class Attention(nnx.Module):
         *,
         dropout: float,
         implementation: Implementation,
+        std: float,
         dtype: str,
         rngs: nnx.Rngs,
     ):
         self.dropout = dropout
         self.implementation = implementation
         size = hidden // heads
-        self.qkv = linear(
-            hidden, (3, heads, size), axes=("embed", None, "heads", None), dtype=dtype, rngs=rngs
+        self.qkv = Linear(
+            hidden,
+            (heads, 3, size),
+            axes=("embed", "heads", None, None),
+            std=std,
+            dtype=dtype,
+            rngs=rngs,
         )
-        self.out = linear(
-            (heads, size), hidden, axes=("heads", None, "embed"), dtype=dtype, rngs=rngs
+        self.out = Linear(
+            (heads, size), hidden, axes=("heads", None, "embed"), std=std, dtype=dtype, rngs=rngs
         )
 
     def __call__(
@@ -60,7 +66,7 @@ class Attention(nnx.Module):
         key: Key[Array, ""] | None = None,
     ) -> Float[Array, "batch length hidden"]:
         qkv = self.qkv(hidden)
-        query, keys, value = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        query, keys, value = qkv[..., 0, :], qkv[..., 1, :], qkv[..., 2, :]
         if key is None or self.dropout == 0:
             mixed = jax.nn.dot_product_attention(
                 query,

@@ -121,9 +121,12 @@ def train_step(
     )
     norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(norm)
-    updates, moved = optimizer.update(gradient, state.optimizer, state.parameters)
-    parameters = optax.apply_updates(state.parameters, updates)
-
+    parameters, moved = jax.lax.cond(
+        finite,
+        partial(_updated, optimizer),
+        lambda gradient, moments, parameters: (parameters, moments),
+        *(gradient, state.optimizer, state.parameters),
+    )
     rate = experiment.optimizer.schedule(run.steps)(state.step)
     measured = _measured(loss, gradient_norm=norm, learning_rate=rate)
     keep = jnp.where(state.step % run.log_every == 0, 0.0, 1.0)
@@ -132,8 +135,8 @@ def train_step(
     )
     new = TrainState(
         step=state.step + 1,
-        parameters=_where(finite, parameters, state.parameters),
-        optimizer=_where(finite, moved, state.optimizer),
+        parameters=parameters,
+        optimizer=moved,
         metrics=metrics,
         skipped=state.skipped + ~finite,
         skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
@@ -183,6 +186,16 @@ def loss_and_gradient(
     return loss, gradient
 
 
+def _updated(
+    optimizer: optax.GradientTransformation,
+    gradient: Parameters,
+    moments: Any,
+    parameters: Parameters,
+) -> tuple[Parameters, Any]:
+    updates, moments = optimizer.update(gradient, moments, parameters)
+    return optax.apply_updates(parameters, updates), moments
+
+
 def split_batch(batch: Batch, parts: int) -> dict[str, Array]:
     """Micro-batches on a new leading axis; each takes every so-manieth example, hence of every shard."""
     return {
@@ -228,7 +241,3 @@ def _first(tree: Any) -> Any:
 
 def _placed(each: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding)
-
-
-def _where(condition: Array, new: Any, old: Any) -> Any:
-    return jax.tree.map(partial(jnp.where, condition), new, old)

@@ -29,8 +29,9 @@ def weights(model: BertForPreTraining) -> dict[str, np.ndarray]:
     out = {
         f"{layers}/attention/qkv/kernel": qkv("weight")
         .transpose(0, 3, 1, 2)
-        .reshape(LAYERS, HIDDEN, 3, HEADS, size),
-        f"{layers}/attention/qkv/bias": qkv("bias").reshape(LAYERS, 3, HEADS, size),
+        .reshape(LAYERS, HIDDEN, 3, HEADS, size)
+        .swapaxes(2, 3),
+        f"{layers}/attention/qkv/bias": qkv("bias").reshape(LAYERS, 3, HEADS, size).swapaxes(1, 2),
         f"{layers}/attention/out/kernel": stacked("attention.output.dense.weight")
         .transpose(0, 2, 1)
         .reshape(LAYERS, HEADS, size, HIDDEN),
