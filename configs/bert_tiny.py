@@ -10,6 +10,7 @@ since a post-norm model of this size did not leave the unigram plateau in so few
 from mlmjax.data.text import TextData
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.experiment import Experiment, RunConfig
+from mlmjax.masking import LinearRatio
 from mlmjax.models.bert import BertConfig
 from mlmjax.objectives.mlm import MaskedLanguageModel
 from mlmjax.optim import AdamW, WarmupSchedule
@@ -17,15 +18,16 @@ from mlmjax.optim import AdamW, WarmupSchedule
 experiment = Experiment(
     model=BertConfig(
         layers=2,
-        hidden=256,
+        hidden=192,
         heads=4,
-        mlp=1024,
+        mlp=768,
         positions=64,
         norm="pre",
+        initial_std=0.07,
         dropout=0.0,
         attention_dropout=0.0,
     ),
-    objective=MaskedLanguageModel(),
+    objective=MaskedLanguageModel(ratio_schedule=LinearRatio(start=0.3, steps=800)),
     data=TextData(
         length=64,
         batch=32,
@@ -36,6 +38,6 @@ experiment = Experiment(
             "If the file does not [MASK], an error is raised.",
         ),
     ),
-    optimizer=AdamW(learning_rate=WarmupSchedule(peak=2e-3, warmup=0.1), betas=(0.9, 0.98)),
-    run=RunConfig(steps=600, log_every=50, checkpoint_every=300),
+    optimizer=AdamW(learning_rate=WarmupSchedule(peak=3e-3, warmup=0.1), betas=(0.9, 0.98)),
+    run=RunConfig(steps=800, log_every=50, checkpoint_every=400),
 )
