@@ -24,6 +24,7 @@ experiment = Experiment(
         positions=64,
         norm="pre",
         initial_std=0.07,
+        initial_positions="sinusoidal",
         dropout=0.0,
         attention_dropout=0.0,
     ),

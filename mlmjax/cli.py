@@ -1,8 +1,12 @@
 """The command line: parse, call, print. Bad input ends with a sentence and exit status 2."""
 
 import argparse
+import contextlib
+import difflib
+import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,6 +73,9 @@ def main(arguments: Sequence[str]) -> None:
         _fail(str(error))
     except ValidationError as error:
         _fail(validation_message(error))
+    except KeyboardInterrupt:
+        print("mlmjax: interrupted.", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
@@ -100,16 +107,12 @@ def _train(arguments: list[str]) -> None:
         )
     name, options = rest[0], rest[1:]
     experiment, source = _find(name, trust_code=known.trust_code)
-    experiment = tyro.cli(
-        Experiment,
-        prog=f"mlmjax train {name}",
-        description=describe(source) if source else "Go on with a run.",
-        default=experiment,
-        args=options,
-    )
+    description = describe(source) if source else "Go on with a run."
+    experiment = _with_options(experiment, options, name=name, description=description)
     from mlmjax.pretraining import pretrain  # slow to import, and not needed for --help
 
     outside = source is not None and source not in shipped().values()
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         pretrain(
             experiment,
@@ -119,6 +122,41 @@ def _train(arguments: list[str]) -> None:
     except DivergedError as error:
         print(f"mlmjax: {error}", file=sys.stderr)
         sys.exit(1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, frame: object) -> None:
+    """SIGTERM where no step is being made: unwind, so that nothing half made is left."""
+    print("mlmjax: terminated before training.", file=sys.stderr)
+    sys.exit(128 + number)
+
+
+def _with_options(
+    experiment: Experiment, options: list[str], *, name: str, description: str
+) -> Experiment:
+    """The experiment with the command line's changes."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                Experiment,
+                prog=f"mlmjax train {name}",
+                description=description,
+                default=experiment,
+                args=options,
+            )
+    except SystemExit as end:
+        # tyro shows a class's objection in a box, without the option's name; it is said here instead.
+        refused = end.__context__
+        if refused is not None and isinstance(refused.__context__, ValidationError):
+            prefix = getattr(refused, "arg", "")
+            option = f"--{prefix.replace('_', '-')}" if isinstance(prefix, str) and prefix else ""
+            raise UserError(validation_message(refused.__context__, option=option)) from end
+        sys.stderr.write(said.getvalue())
+        raise
+    except TypeError as error:
+        raise UserError(f"{' '.join(options)}: {error}") from error
 
 
 def _find(name: str, *, trust_code: bool) -> tuple[Experiment, Path | None]:
@@ -139,7 +177,12 @@ def _fill_mask(arguments: list[str]) -> None:
     parser.add_argument("--top", type=int, default=5, help="candidates for each mask (default 5)")
     parser.add_argument("--json", action="store_true", help="one object a line")
     parser.add_argument("--trust-code", action="store_true", help="run the folder's config.py")
-    asked = parser.parse_intermixed_args(arguments)
+    asked, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        known = [option for action in parser._actions for option in action.option_strings]
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
+        raise UserError(f"fill-mask has no option {unknown[0]}. {hint}")
     if asked.top < 1:
         raise UserError(f"--top {asked.top}: at least one candidate must be shown.")
 
@@ -163,8 +206,15 @@ def _fill_mask(arguments: list[str]) -> None:
             )
 
     run = load(asked.run, trust_code=asked.trust_code)
+    failed = False
     for text in lines():
-        show(fill_mask(run, text, top=asked.top))
+        try:
+            show(fill_mask(run, text, top=asked.top))
+        except UserError as error:
+            failed = True
+            print(f"mlmjax: {error}", file=sys.stderr, flush=True)
+    if failed:
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except ValidationError as error:
         raise UserError(f"{path}: {validation_message(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = _line_in(path, error)
         raise UserError(f"{path}{line}: {type(error).__name__}: {error}") from error
     return module
@@ -144,23 +144,32 @@ def load_file(path: Path) -> ModuleType:
 def _line_in(path: Path, error: BaseException) -> str:
     """``:line`` where the error passed through the file; nothing where it did not."""
     if isinstance(error, SyntaxError):
-        return f":{error.lineno}"
+        return f":{error.lineno}" if error.lineno else ""
     lines = []
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
+        if Path(trace.tb_frame.f_code.co_filename).resolve() == path.resolve():
             lines.append(trace.tb_lineno)
         trace = trace.tb_next
     return f":{lines[-1]}" if lines else ""
 
 
-def validation_message(error: ValidationError) -> str:
-    """What pydantic found, an option and a sentence each, in one line."""
+def validation_message(error: ValidationError, *, option: str = "") -> str:
+    """What pydantic found, an option and a sentence each, in one line.
+
+    Args:
+        error: the error.
+        option: the command line's name of what was refused, such as ``--run``.
+    """
     found = []
     for each in error.errors(include_url=False):
-        option = ".".join(str(part) for part in each["loc"])
+        parts = [str(part) for part in each["loc"]]
+        if option:
+            parts = [option, *(part.replace("_", "-") for part in parts)]
+        option_name = ".".join(parts)
         message = each["msg"].removeprefix("Value error, ")
-        found.append(f"{option}: {message} (got {each['input']!r})" if option else message)
+        given = f" (got {each['input']!r})" if each["loc"] else ""
+        found.append(f"{option_name}: {message}{given}" if option_name else message)
     return "; ".join(found)
 
 

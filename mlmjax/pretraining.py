@@ -57,8 +57,10 @@ def pretrain(
         prepared = experiment.data.prepare(terminal.report)
         fitted = experiment.fitted(prepared.vocabulary)
         program = Program.of(fitted)
-        files.claim(experiment, prepared, source=source)
-        outcome = _train(program, prepared, files, terminal)
+        with files.locked():
+            files.check(experiment, trust_code=trust_code)
+            files.claim(experiment, prepared, source=source)
+            outcome = _train(program, prepared, files, terminal)
     if outcome.ended == "interrupted":
         terminal.say(
             f"Stopped after step {outcome.step} of {run.steps}; go on with: mlmjax train {files.path}"
@@ -129,8 +131,10 @@ def _show(experiment: Experiment, files: RunFolder, terminal: Terminal) -> None:
         return
     run = load(files.path)
     for text in experiment.data.examples:
-        filled = fill_mask(run, text, top=3)
-        terminal.say(f"{text}\n  -> {filled.best}")
+        try:
+            terminal.say(f"{text}\n  -> {fill_mask(run, text, top=3).best}")
+        except UserError as error:  # the examples are a config's, the tokenizer may be the user's
+            terminal.say(f"Not filled: {error}")
 
 
 HELD_OUT = {

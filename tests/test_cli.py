@@ -110,9 +110,12 @@ def test_help_shows_the_options(capsys: pytest.CaptureFixture) -> None:
     ("options", "sentence"),
     [
         (("--run.step", "5"), "--run.steps"),
-        (("--run.steps", "0"), "greater than 0"),
+        (("--run.steps", "0"), "--run.steps: Input should be greater than 0 (got 0)"),
+        (("--model.heads", "3"), "--model: hidden 32 is not a multiple of heads 3"),
+        (("--run.folder", "small.py/run"), "small.py/run cannot be written"),
+        (("objective.ratio-schedule:ratio-schedule",), "RatioSchedule"),
         (("--run.steps", "many"), "--run.steps"),
-        (("--objective.selection.ratio", "1.5"), "less than or equal to 1"),
+        (("--objective.selection.ratio", "1.5"), "--objective.selection.ratio: Input"),
         (("--data.root", "nowhere"), "nowhere"),
         (("--data.root", "empty"), "empty"),
         (("--data.length", "64"), "--data.length to at most 32"),
@@ -173,3 +176,62 @@ def test_a_run_without_a_checkpoint_and_texts_that_do_not_fit(
     assert "run.seed: 0 -> 5" in refused(capsys, "train", config, "--run.seed", "5")
     Path("runs/small/checkpoints").rename("runs/elsewhere")
     assert "no checkpoint" in refused(capsys, "fill-mask", "runs/small", "a [MASK]")
+
+
+def test_one_bad_line_does_not_end_the_others(
+    config: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["train", config])
+    capsys.readouterr()
+    lines = "a [MASK]\nno mask\n\udcff [MASK]\nthe [MA\x01SK] of\nb [MASK]\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    with pytest.raises(SystemExit) as caught:
+        main(["fill-mask", "runs/small", "--json"])
+    said = capsys.readouterr()
+    assert caught.value.code == 2
+    answered = [json.loads(line)["text"] for line in said.out.splitlines()]
+    assert answered == ["a [MASK]", "the [MA\x01SK] of", "b [MASK]"]
+    assert "no [MASK]" in said.err
+    assert "not UTF-8" in said.err
+    assert "Did you mean --json?" in refused(capsys, "fill-mask", "runs/small", "--jsn", "a [MASK]")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("config.json", b"\xff", "config.json cannot be read"),
+        ("config.json", b'{"class": "mlmjax.modelz:Model"}', "mlmjax.modelz:Model"),
+        ("config.json", b'{"class": 3}', "not by 3"),
+        ("manifest.json", b"{", "manifest.json is missing or damaged"),
+        ("metrics.jsonl", b"rubbish\n{}\n", "metrics.jsonl:1"),
+    ],
+)
+def test_a_damaged_run_folder_is_named(
+    config: str, capsys: pytest.CaptureFixture, file: str, content: bytes, sentence: str
+) -> None:
+    main(["train", config])
+    capsys.readouterr()
+    folder = Path("runs/small")
+    (folder / file).write_bytes(content)
+    for newest in Path(folder, "checkpoints").glob("12"):
+        newest.rename(folder / "aside")  # so that there is something left to train
+    assert sentence in refused(capsys, "train", str(folder), "--trust-code")
+
+
+def test_a_config_file_that_fails_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fails.py").write_text("x = 1\nx / 0\n")
+    Path("ends.py").write_text("import sys\nsys.exit('bye')\n")
+    Path("binary.py").write_bytes(b"\x00\x01")
+    assert "fails.py:2: ZeroDivisionError" in refused(capsys, "train", "fails.py")
+    assert "ends.py:2: SystemExit: bye" in refused(capsys, "train", "ends.py")
+    assert "None" not in refused(capsys, "train", "binary.py")
+
+
+def test_examples_that_do_not_fit_are_left_out(config: str, capsys: pytest.CaptureFixture) -> None:
+    main(["train", config, "--data.examples", "nothing hidden", "a [MASK]"])
+    said = capsys.readouterr().out
+    assert "Not filled: There is no [MASK]" in said
+    assert "a [MASK]\n  ->" in said

@@ -37,6 +37,8 @@ class Config(BaseModel):
     def _of_class(cls, data: Any, handler: Callable[[Any], Any], info: Any) -> Self:
         if not isinstance(data, dict) or "class" not in data:
             return handler(data)
+        if not isinstance(data["class"], str):
+            raise ValueError(f"a class is named by its path, module:name, not by {data['class']!r}")
         resolve: Resolve = (info.context or {}).get("resolve", resolve_class)
         named = resolve(data["class"])
         if not issubclass(named, cls):
@@ -84,7 +86,10 @@ def resolve_class(path: str) -> type:
             f"The class {path} comes from a config file outside mlmjax. Loading it runs that file's "
             "code; if you trust it, say so with --trust-code."
         )
-    found = getattr(importlib.import_module(module), name, None)
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        found = None
     if not isinstance(found, type):
         raise UserError(f"mlmjax has no class {path}; was the run made with another version?")
     return found

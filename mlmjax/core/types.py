@@ -52,11 +52,11 @@ class Metric:
     reduce: Literal["mean", "variance"] = field(default="mean", metadata={"static": True})
 
     def value(self) -> Float[Array, ""]:
-        """The figure; 0 where nothing was counted."""
-        mean = self.sum / jnp.maximum(self.weight, 1e-9)
+        """The figure; not a number where nothing was counted."""
         if self.reduce == "mean":
-            return mean
-        total = jnp.maximum(self.weight.sum(), 1e-9)
+            return self.sum / self.weight
+        mean = self.sum / jnp.maximum(self.weight, 1e-9)
+        total = self.weight.sum()
         centre = self.sum.sum() / total
         return (self.weight * jnp.square(mean - centre)).sum() / total
 

@@ -140,7 +140,7 @@ def _cuts(shares: tuple[float, float, float]) -> np.ndarray:
 
     In whole numbers, so that a share of 0 never happens and a share of 1 always does.
     """
-    if abs(sum(shares) - 1) > 1e-6 or min(shares) < 0:
+    if not (abs(sum(shares) - 1) <= 1e-6 and min(shares) >= 0):
         raise ValueError(
             "the shares of mask, random and keep must sum to 1 and none be negative, but they are "
             f"{shares[0]:g}, {shares[1]:g} and {shares[2]:g} (sum {sum(shares):g})"

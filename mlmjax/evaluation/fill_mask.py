@@ -14,6 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from mlmjax.core.errors import UserError
+from mlmjax.data.documents import normalise
 from mlmjax.nn.attention import Visibility
 from mlmjax.training.folder import Run
 
@@ -46,6 +47,10 @@ def fill_mask(run: Run, text: str, *, top: int = 5) -> Filled:
         UserError: the text has no mask, or is longer than the model's rows.
     """
     tokenizer, vocabulary = run.tokenizer, run.tokenizer.vocabulary
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"The text is not UTF-8: {text!r}") from error
     encoded = tokenizer.encode_with_masks(text).ids
     ids = np.concatenate([[vocabulary.start], encoded, [vocabulary.separator]])
     places = np.flatnonzero(ids == vocabulary.mask)
@@ -86,8 +91,8 @@ def _candidates(run: Run, logits: np.ndarray, top: int) -> list[Candidate]:
 
 
 def _best(run: Run, text: str, masks: list[list[Candidate]]) -> str:
-    """The text with each mask replaced by its first candidate."""
-    pieces = text.split(run.tokenizer.mask_token)
+    """The text, normalised as the model reads it, with each mask replaced by its first candidate."""
+    pieces = normalise(text).split(run.tokenizer.mask_token)
     filled = pieces[0]
     for candidates, piece in zip(masks, pieces[1:], strict=True):
         filled += candidates[0].token + piece

@@ -33,7 +33,8 @@ class HeldOut:
         for batch in batches:
             found = self._measure(parameters, self._program.place(batch))
             total = found if total is None else jax.tree.map(jnp.add, total, found)
-        return {name: float(metric.value()) for name, metric in total.items()}
+        counted = {name: each for name, each in total.items() if each.weight.sum() > 0}
+        return {name: float(metric.value()) for name, metric in counted.items()}
 
 
 def heldout_context(program: Program) -> Context:

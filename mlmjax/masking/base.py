@@ -1,5 +1,6 @@
 """What all selections share: which tokens may be selected, how many, and the form of the result."""
 
+import numbers
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
@@ -107,14 +108,14 @@ def resolve_capacity(
     Raises:
         UserError: the capacity or the ratio is out of range, or neither is known.
     """
-    if isinstance(ratio, int | float) and not 0 < ratio <= 1:
+    if isinstance(ratio, numbers.Real) and not 0 < ratio <= 1:
         raise UserError(f"ratio is {ratio}, but a share of the eligible tokens lies in (0, 1].")
     if capacity is not None and capacity < 1:
         raise UserError(f"capacity is {capacity}, but a mask has at least one place.")
     if capacity is not None:
         return capacity
-    if isinstance(ratio, int | float):
-        return bound(length, ratio)
+    if isinstance(ratio, numbers.Real):
+        return bound(length, float(ratio))
     raise UserError(
         "A ratio that is an array does not say how large a mask is. Give the capacity too: "
         "selection.capacity(length, highest), with the highest ratio of the schedule."

@@ -1,6 +1,7 @@
 """BERT (Devlin et al. 2019, section 3 and appendix A): encoder, masked-token head, next-sentence head."""
 
-from typing import Annotated, Any, Self
+import math
+from typing import Annotated, Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.models.base import ModelConfig
 from mlmjax.nn.attention import Visibility
 from mlmjax.nn.dropout import dropout
-from mlmjax.nn.linear import Linear, embedding, layer_norm
+from mlmjax.nn.linear import Linear, embedding, layer_norm, sinusoids
 from mlmjax.nn.transformer import ACTIVATIONS, Encoded, Transformer, TransformerConfig
 
 
@@ -26,6 +27,9 @@ class BertConfig(TransformerConfig, ModelConfig):
     """Pad the token table to a multiple of this, so that hardware and meshes divide it."""
     positions: Annotated[int, Field(gt=0)] = 512
     """Longest row."""
+    initial_positions: Literal["normal", "sinusoidal"] = "normal"
+    """What the learned position embeddings begin as. With sinusoids, where a shift is a linear map, a model
+    learns sooner to look at neighbours."""
     segments: Annotated[int, Field(gt=0)] = 2
 
     @classmethod
@@ -75,6 +79,10 @@ class Bert(nnx.Module):
         self.position = embedding(
             config.positions, hidden, axes=(None, "embed"), std=std, rngs=rngs
         )
+        if config.initial_positions == "sinusoidal":
+            # Of the same size as the normal ones: the mean square of a sine is a half.
+            waves = sinusoids(config.positions, hidden)
+            self.position.embedding[...] = std * math.sqrt(2) * waves
         self.segment = embedding(config.segments, hidden, axes=(None, "embed"), std=std, rngs=rngs)
         self.norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
         self.encoder = Transformer(config, rngs=rngs)

@@ -1,7 +1,10 @@
 """A run folder: config, manifest, tokenizer, metrics and checkpoints; complete, so that it can be loaded alone."""
 
+import fcntl
 import importlib.util
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -60,6 +63,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
+        self.lock = self.path / ".lock"
 
     def exists(self) -> bool:
         """Is there a run? The config is written last."""
@@ -79,8 +83,8 @@ class RunFolder:
             )
         except ValidationError as error:
             raise UserError(f"{self.config}: {validation_message(error)}") from error
-        except json.JSONDecodeError as error:
-            raise UserError(f"{self.config} is damaged: {error}") from error
+        except (ValueError, OSError) as error:
+            raise UserError(f"{self.config} cannot be read: {error}") from error
 
     def check(self, experiment: Experiment, *, trust_code: bool = False) -> None:
         """See that the folder is free, or is this experiment's; nothing is changed.
@@ -94,7 +98,7 @@ class RunFolder:
         if not self.exists():
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"{self.path} is a file: choose another --run.folder.")
-            if self.path.exists() and any(self.path.iterdir()) and not self.manifest.exists():
+            if self._has_files() and not self.manifest.exists():
                 raise UserError(
                     f"The folder {self.path} is not empty and holds no run: choose another --run.folder."
                 )
@@ -107,6 +111,33 @@ class RunFolder:
                 f"The run in {self.path} was made with another config; nothing was changed.{shown}\n"
                 "Choose another --run.folder, or leave these options as they were."
             )
+
+    def _has_files(self) -> bool:
+        return self.path.is_dir() and any(each != self.lock for each in self.path.iterdir())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder, made where it is missing, for this process alone.
+
+        Raises:
+            UserError: another process trains in it, or it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = self.lock.open("w")
+        except OSError as error:
+            why = error.strerror or error
+            raise UserError(
+                f"The run folder {self.path} cannot be written: {why}. Choose another --run.folder."
+            ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"Another process is training in {self.path}: wait for it, or choose another --run.folder."
+                ) from error
+            yield
 
     def claim(
         self,
@@ -137,7 +168,13 @@ class RunFolder:
         _write(self.config, experiment.to_json())
 
     def _check_data(self, fingerprint: str) -> None:
-        before = json.loads(self.manifest.read_text())["data"]["fingerprint"]
+        try:
+            before = json.loads(self.manifest.read_text())["data"]["fingerprint"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.manifest} is missing or damaged, so the data cannot be compared: {error}. "
+                "Choose another --run.folder."
+            ) from error
         if before != fingerprint:
             raise UserError(
                 f"The data of the run in {self.path} has changed since it was begun (fingerprint {before}, "
@@ -154,7 +191,7 @@ class RunFolder:
 
     def open_checkpoints(self, run: RunConfig) -> Checkpoints:
         """The checkpoints, to be written as the run says."""
-        return Checkpoints(self.checkpoints, keep=run.keep, keep_every=run.keep_every)
+        return Checkpoints(self.checkpoints, keep=run.keep, keep_every=run.keep_every, writes=True)
 
     def sinks(self, experiment: Experiment, *, resumed_at: int) -> list[Sink]:
         """Where the records of the run go."""

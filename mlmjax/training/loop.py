@@ -1,5 +1,6 @@
 """The training loop: it feeds the step, logs, calls for evaluation, and saves. It knows no objective."""
 
+import math
 import signal
 import threading
 from collections import deque
@@ -27,7 +28,7 @@ IN_FLIGHT = 2
 
 
 class DivergedError(Exception):
-    """Too many steps in a row had a gradient that is not finite."""
+    """The gradient, or what is measured on held-out data, stayed not finite."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,16 @@ def train(
         on_step: told of every step that was handed to the device, and first of the one resumed at.
 
     Raises:
-        DivergedError: too many steps in a row were skipped; it names the last good checkpoint.
+        DivergedError: too many steps in a row were skipped, or a held-out figure is not finite; it names
+            the last good checkpoint.
     """
     run = program.experiment.run
     state, step = start(program, checkpoints)
     compiled = program.step().lower(program.state, program.batch).compile()
     on_step(step)
     saved = step
-    log, clock, running = Log(sinks), Clock(program.work), deque[Report]()
+    log, clock, running = Log(sinks), Clock(program.work), deque[tuple[int, Report]]()
+    limit = run.stop_after_skipped
     with interruption() as interrupted, closing(feed(step)) as batches:
         while step < run.steps and not interrupted.is_set():
             with clock.waiting():
@@ -77,9 +80,9 @@ def train(
             state, report = compiled(state, program.place(batch))
             step += 1
             clock.step()
-            running.append(report)
+            running.append((step, report))
             if len(running) > IN_FLIGHT:
-                stop_if_diverged(running.popleft(), run.stop_after_skipped, checkpoints)
+                stop_if_diverged(*running.popleft(), limit=limit, checkpoints=checkpoints)
             on_step(step)
 
             if step % run.log_every == 0:
@@ -87,16 +90,22 @@ def train(
             log.write(upto=step - IN_FLIGHT)
             if evaluate and _due(step, run.evaluate_every, run.steps):
                 with clock.paused():
-                    log.add(step, evaluate(step, state.parameters))
+                    figures = evaluate(step, state.parameters)
+                    if not all(map(math.isfinite, figures.values())):
+                        log.write(upto=step)
+                        raise _diverged(f"A held-out figure of step {step}", step, checkpoints)
+                    log.add(step, figures)
             if _due(step, run.checkpoint_every, run.steps):
                 with clock.paused():
                     log.write(upto=step)
-                    save(checkpoints, saved := step, state)
-    for report in running:
-        stop_if_diverged(report, run.stop_after_skipped, checkpoints)
+                    # While steps are being skipped, the checkpoints of before are kept.
+                    if int(jax.device_get(state.skipped_in_a_row)) == 0:
+                        checkpoints.save(saved := step, state)
+    for each in running:
+        stop_if_diverged(*each, limit=limit, checkpoints=checkpoints)
     log.write(upto=step)
     if saved != step:
-        save(checkpoints, step, state)
+        checkpoints.save(step, state)
     checkpoints.wait()
     return Outcome(state, step, "finished" if step >= run.steps else "interrupted")
 
@@ -109,26 +118,24 @@ def start(program: Program, checkpoints: Checkpoints) -> tuple[TrainState, int]:
     return checkpoints.restore(program.state, latest), latest
 
 
-def save(checkpoints: Checkpoints, step: int, state: TrainState) -> None:
-    """Save, unless the run is just now skipping steps: a checkpoint is always a good one."""
-    if int(jax.device_get(state.skipped_in_a_row)) == 0:
-        checkpoints.save(step, state)
-
-
-def stop_if_diverged(report: Report, limit: int, checkpoints: Checkpoints) -> None:
+def stop_if_diverged(step: int, report: Report, *, limit: int, checkpoints: Checkpoints) -> None:
     """Wait for a step's report; raise if too many steps in a row up to it were skipped."""
-    if int(jax.device_get(report["skipped_in_a_row"])) < limit:
-        return
+    if int(jax.device_get(report["skipped_in_a_row"])) >= limit:
+        what = f"The gradient of {limit} steps in a row"
+        raise _diverged(what, step - limit, checkpoints)
+
+
+def _diverged(what: str, step: int, checkpoints: Checkpoints) -> DivergedError:
+    """The error that names the last good checkpoint: one from which a step was made, before the first bad one."""
     checkpoints.wait()
-    last = checkpoints.latest
+    last = checkpoints.latest_before(step)
     good = (
-        "There is no checkpoint yet"
+        "There is no good checkpoint"
         if last is None
-        else f"The last good checkpoint is {checkpoints.folder / str(last)}"
+        else f"The last good checkpoint is {checkpoints.folder / str(last)}; later ones are not to be trusted"
     )
-    raise DivergedError(
-        f"The gradient was not finite in {limit} steps in a row; each was skipped. {good}. "
-        "Lower --optimizer.learning-rate.peak or look at the data."
+    return DivergedError(
+        f"{what} was not finite. {good}. Lower --optimizer.learning-rate.peak or look at the data."
     )
 
 

@@ -1,6 +1,7 @@
 """Where the metrics of a run go: JSON lines, TensorBoard, Weights & Biases; and what is measured by the clock."""
 
 import json
+import math
 import resource
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 
+from mlmjax.core.errors import UserError
 from mlmjax.objectives.base import Work
 
 Record = dict[str, int | float]
@@ -49,11 +51,25 @@ class JsonLines:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a ``metrics.jsonl``; none where it does not exist; a cut-off last line is left out."""
+    """The records of a ``metrics.jsonl``; none where it does not exist; a cut-off last line is left out.
+
+    Raises:
+        UserError: another line is damaged; the message names it.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    records: list[Record] = []
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            record = json.loads(line)
+            record["step"] += 0
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}:{number} is not a record of metrics: remove that line to go on."
+            ) from error
+        records.append(record)
+    return records
 
 
 class TensorBoard:
@@ -131,7 +147,10 @@ class Clock:
 
 
 class Log:
-    """Records on their way to the sinks: kept back until the device has made them, so nobody waits."""
+    """Records on their way to the sinks: kept back until the device has made them, so nobody waits.
+
+    A figure for which nothing was counted, or that is not finite, is left out: JSON has no such numbers.
+    """
 
     def __init__(self, sinks: Sequence[Sink]):
         self._sinks = sinks
@@ -146,7 +165,9 @@ class Log:
         """Write the records of all steps up to this one; waits for what is not computed yet."""
         for step in sorted(each for each in self._pending if each <= upto):
             record = jax.device_get(self._pending.pop(step))
-            numbers = {"step": step, **{name: float(value) for name, value in record.items()}}
+            floats = {name: float(value) for name, value in record.items()}
+            finite = {name: value for name, value in floats.items() if math.isfinite(value)}
+            numbers = {"step": step, **finite}
             for sink in self._sinks:
                 sink.write(numbers)
 

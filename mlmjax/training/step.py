@@ -127,7 +127,7 @@ def train_step(
         lambda gradient, moments, parameters: (parameters, moments),
         *(gradient, state.optimizer, state.parameters),
     )
-    rate = experiment.optimizer.schedule(run.steps)(state.step)
+    rate = experiment.optimizer.schedule(run.steps)(state.step - state.skipped)
     measured = _measured(loss, gradient_norm=norm, learning_rate=rate)
     keep = jnp.where(state.step % run.log_every == 0, 0.0, 1.0)
     metrics = jax.tree.map(

@@ -79,3 +79,23 @@ def test_the_tokenizers_size_is_taken_or_must_agree() -> None:
     assert BertConfig(vocabulary=50).fitted(vocabulary).vocabulary == 50
     with pytest.raises(UserError, match=r"--model.vocabulary 50"):
         BertConfig.base().fitted(vocabulary)
+
+
+def test_sinusoidal_positions_begin_as_large_as_normal_ones() -> None:
+    """And a shift by three positions is one rotation, the same everywhere."""
+    config = BertConfig(
+        layers=1,
+        hidden=64,
+        heads=4,
+        mlp=32,
+        vocabulary=50,
+        positions=40,
+        initial_std=0.07,
+        initial_positions="sinusoidal",
+    )
+    table = np.asarray(config.build(nnx.Rngs(0)).position.embedding[...])
+    assert float(np.sqrt(np.square(table).mean())) == pytest.approx(0.07, rel=1e-5)
+    products = table @ table.T
+    for shift in (0, 3, 17):
+        diagonal = np.diagonal(products, shift)
+        np.testing.assert_allclose(diagonal, diagonal[0], rtol=1e-4)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
@@ -9,21 +10,50 @@ from mlmjax.experiment import Experiment
 from mlmjax.optim import AdamW, WarmupSchedule
 from mlmjax.pretraining import pretrain
 from mlmjax.report.terminal import Terminal
-from mlmjax.training.loop import IN_FLIGHT, DivergedError
+from mlmjax.training.checkpoint import Checkpoints
+from mlmjax.training.folder import RunFolder
+from mlmjax.training.loop import IN_FLIGHT, DivergedError, stop_if_diverged
 from mlmjax.training.metrics import read_records
 
 
-def test_a_run_that_diverges_names_the_last_good_checkpoint(experiment: Experiment) -> None:
-    """A learning rate that overflows the parameters once, at the start, leaves nothing to skip back to."""
-    wild = AdamW(
-        learning_rate=WarmupSchedule(peak=1e37, warmup=0, decay="constant"), weight_decay=0.0
+def quiet() -> Terminal:
+    return Terminal(Console(quiet=True))
+
+
+def wild(experiment: Experiment, **run: int) -> Experiment:
+    """A learning rate that overflows the parameters at the first step."""
+    schedule = WarmupSchedule(peak=1e37, warmup=0, decay="constant")
+    return experiment.updated(
+        optimizer=AdamW(learning_rate=schedule, weight_decay=0.0), run=experiment.run.updated(**run)
     )
-    run = experiment.run.updated(steps=12, checkpoint_every=1, stop_after_skipped=3)
-    with pytest.raises(DivergedError, match=r"3 steps in a row(.|\n)*checkpoint") as caught:
-        pretrain(
-            experiment.updated(optimizer=wild, run=run), terminal=Terminal(Console(quiet=True))
-        )
-    saved = [int(folder.name) for folder in Path(run.folder, "checkpoints").iterdir()]
-    assert str(max(saved)) in str(caught.value)
-    records = read_records(Path(run.folder) / "metrics.jsonl")
+
+
+def test_a_run_that_diverges_stops(experiment: Experiment) -> None:
+    """The checkpoint after the first step holds the parameters that overflowed, and is not called good."""
+    asked = wild(experiment, steps=12, checkpoint_every=1, stop_after_skipped=3)
+    with pytest.raises(DivergedError, match=r"3 steps in a row was not finite\. There is no good"):
+        pretrain(asked, terminal=quiet())
+    path = Path(asked.run.folder, "metrics.jsonl")
+    records = read_records(path)
     assert max(record["train/skipped_in_a_row"] for record in records) <= 3 + IN_FLIGHT
+    # A window without a finite step has no loss, rather than one of 0; and JSON has no NaN.
+    assert all("train/loss" not in record for record in records[1:])
+    assert "NaN" not in path.read_text()
+
+
+def test_a_diverged_run_does_not_end_well_because_it_is_short(experiment: Experiment) -> None:
+    asked = wild(experiment, steps=4, stop_after_skipped=10)
+    with pytest.raises(DivergedError, match="held-out figure of step 4"):
+        pretrain(asked, terminal=quiet())
+
+
+def test_the_checkpoint_named_is_older_than_the_first_bad_gradient(experiment: Experiment) -> None:
+    """If 13, 14 and 15 were skipped, the parameters after step 12 gave the first bad gradient."""
+    pretrain(experiment, terminal=quiet())
+    with Checkpoints(RunFolder(experiment.run.folder).checkpoints) as checkpoints:
+        report = {"skipped_in_a_row": jnp.int32(3)}
+        stop_if_diverged(14, report, limit=4, checkpoints=checkpoints)
+        with pytest.raises(DivergedError, match="checkpoints/10;"):
+            stop_if_diverged(15, report, limit=3, checkpoints=checkpoints)
+        with pytest.raises(DivergedError, match="checkpoints/12;"):
+            stop_if_diverged(16, report, limit=3, checkpoints=checkpoints)

@@ -19,7 +19,7 @@ from mlmjax.experiment import Experiment
 from mlmjax.pretraining import pretrain
 from mlmjax.report.terminal import Terminal
 from mlmjax.training.checkpoint import Checkpoints
-from mlmjax.training.folder import RunFolder
+from mlmjax.training.folder import RunFolder, load
 from mlmjax.training.metrics import read_records
 from mlmjax.training.step import Program
 
@@ -111,8 +111,32 @@ def test_a_write_cut_off_midway_leaves_the_checkpoint_before(
         if file.is_file() and number % 2:
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     assert files.latest_step() == 10
+    assert load(files.path).step == 10
+    # A reader leaves a write alone that may still be going on; the next writer removes its remains.
+    assert newest.with_name("12.orbax-checkpoint-tmp").exists()
     pretrain(experiment, terminal=quiet())
     chex.assert_trees_all_equal(parameters(experiment), wanted)
+
+
+def test_one_process_at_a_time_trains_in_a_folder(experiment: Experiment) -> None:
+    files = RunFolder(experiment.run.folder)
+    with files.locked(), pytest.raises(UserError, match="Another process is training"):
+        pretrain(experiment, terminal=quiet())
+    assert not files.exists()
+    pretrain(experiment, terminal=quiet())
+    assert files.latest_step() == experiment.run.steps
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of Orbax's own loop
+def test_a_damaged_checkpoint_is_named_with_the_one_before(experiment: Experiment) -> None:
+    pretrain(experiment, terminal=quiet())
+    files = RunFolder(experiment.run.folder)
+    for file in Path(files.checkpoints, "12").rglob("d/*"):
+        file.write_bytes(b"")
+    with pytest.raises(UserError, match=r"12 is damaged.*remove that folder to go on from step 10"):
+        load(files.path)
 
 
 def test_a_finished_run_is_left_alone(
