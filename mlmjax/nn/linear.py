@@ -88,7 +88,7 @@ def embedding(count: int, hidden: int, *, axes: Axes, std: float, rngs: nnx.Rngs
 def sinusoids(count: int, hidden: int) -> Float[Array, "count hidden"]:
     """Sines and cosines of each position (Vaswani et al. 2017, section 3.5).
 
-    Wavelengths go from 2 pi to 10000 times that. Sines in the first half of the columns, cosines in the second; all within [-1, 1].
+    Wavelengths go from 2 pi to 10000 times that; the first half of the columns are sines, the second cosines.
     """
     half = -(-hidden // 2)
     angles = jnp.arange(count)[:, None] / 10000 ** (jnp.arange(half) / half)
