@@ -2,9 +2,10 @@
 
     mlmjax train bert_tiny
 
-Cost: under 4 minutes on two CPU cores, preparation included. Result: 15.5% of held-out masked
-tokens, where the most frequent token gives 5.2%. Not the paper's recipe: pre-norm, without dropout,
-since a post-norm model of this size did not leave the unigram plateau in so few steps.
+Cost: three and a half minutes on two CPU cores, preparation included. Result: 23.3% of held-out masked
+tokens, where the most frequent token gives 5.2%. Not the paper's recipe, but one for few steps: pre-norm and no
+dropout, initial values of a size that suits the width, positions that begin as sinusoids, and a share of hidden
+tokens that falls from 30% to 15% (Ankner et al. 2024, "Dynamic masking rate schedules for MLM pretraining").
 """
 
 from mlmjax.data.text import TextData
@@ -34,9 +35,9 @@ experiment = Experiment(
         batch=32,
         tokenizer=TokenizerConfig(vocabulary=2048),
         examples=(
-            "Return a new [MASK] of the list.",
-            "The default [MASK] is None.",
-            "If the file does not [MASK], an error is raised.",
+            "The input array must [MASK] one dimension.",
+            "The elements of [MASK] array are sorted.",
+            "This function returns the number of elements [MASK] the array.",
         ),
     ),
     optimizer=AdamW(learning_rate=WarmupSchedule(peak=3e-3, warmup=0.1), betas=(0.9, 0.98)),
