@@ -98,7 +98,7 @@ def _train(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("mlmjax train", add_help=False, allow_abbrev=False)
     parser.add_argument("--trust-code", action="store_true")
     known, rest = parser.parse_known_args(arguments)
-    if not rest or rest[0].startswith("-"):
+    if not rest or not rest[0] or rest[0].startswith("-"):
         if rest and rest[0] in ("-h", "--help"):
             print(TRAIN_USAGE, end="")
             return
@@ -128,7 +128,7 @@ def _train(arguments: list[str]) -> None:
 
 def _terminated(number: int, frame: object) -> None:
     """SIGTERM where no step is being made: unwind, so that nothing half made is left."""
-    print("mlmjax: terminated before training.", file=sys.stderr)
+    print("mlmjax: terminated.", file=sys.stderr)
     sys.exit(128 + number)
 
 

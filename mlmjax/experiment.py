@@ -32,7 +32,7 @@ FILE_MODULE = "mlmjax_config"
 class RunConfig(Config):
     """How long to train, and what to write when."""
 
-    folder: str | None = None
+    folder: Annotated[str, Field(min_length=1)] | None = None
     """Where the run is written; on the command line by default runs/<config name>."""
     steps: Count = 1000
     """Updates of the parameters."""

@@ -58,12 +58,13 @@ class MeshConfig(Config):
             raise UserError(
                 f"Only one mesh axis may be -1, not {' and '.join(free)}: set the others."
             )
-        if free:
+        if free and devices % known == 0:
             sizes[free[0]] = devices // known
         if int(np.prod(list(sizes.values()))) != devices:
             shape = ", ".join(f"--mesh.{name} {size}" for name, size in sizes.items())
             raise UserError(
-                f"The mesh ({shape}) does not use the {devices} devices that there are."
+                f"The mesh ({shape}) cannot be laid over the {devices} devices that there are, "
+                "each used once: their number must be the product of its sizes."
             )
         return sizes
 

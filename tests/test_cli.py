@@ -117,6 +117,8 @@ def test_help_shows_the_options(capsys: pytest.CaptureFixture) -> None:
         (("--run.steps", "many"), "--run.steps"),
         (("--objective.selection.ratio", "1.5"), "--objective.selection.ratio: Input"),
         (("--data.root", "nowhere"), "nowhere"),
+        (("--data.root", ""), "--data.root"),
+        (("--run.folder", ""), "--run.folder"),
         (("--data.root", "empty"), "empty"),
         (("--data.length", "64"), "--data.length to at most 32"),
         (("--data.batch", "7"), "--data.batch 7"),
@@ -196,26 +198,26 @@ def test_one_bad_line_does_not_end_the_others(
     assert "Did you mean --json?" in refused(capsys, "fill-mask", "runs/small", "--jsn", "a [MASK]")
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "sentence"),
-    [
-        ("config.json", b"\xff", "config.json cannot be read"),
-        ("config.json", b'{"class": "mlmjax.modelz:Model"}', "mlmjax.modelz:Model"),
-        ("config.json", b'{"class": 3}', "not by 3"),
-        ("manifest.json", b"{", "manifest.json is missing or damaged"),
-        ("metrics.jsonl", b"rubbish\n{}\n", "metrics.jsonl:1"),
-    ],
-)
-def test_a_damaged_run_folder_is_named(
-    config: str, capsys: pytest.CaptureFixture, file: str, content: bytes, sentence: str
-) -> None:
+DAMAGED = [
+    ("config.json", b"\xff", "config.json cannot be read"),
+    ("config.json", b'{"class": "mlmjax.modelz:Model"}', "mlmjax.modelz:Model"),
+    ("config.json", b'{"class": 3}', "not by 3"),
+    ("manifest.json", b"{", "manifest.json is missing or damaged"),
+    ("metrics.jsonl", b"rubbish\n{}\n", "metrics.jsonl:1"),
+]
+
+
+def test_a_damaged_run_folder_is_named(config: str, capsys: pytest.CaptureFixture) -> None:
     main(["train", config])
-    capsys.readouterr()
     folder = Path("runs/small")
-    (folder / file).write_bytes(content)
-    for newest in Path(folder, "checkpoints").glob("12"):
-        newest.rename(folder / "aside")  # so that there is something left to train
-    assert sentence in refused(capsys, "train", str(folder), "--trust-code")
+    Path(folder, "checkpoints", "12").rename(folder / "aside")  # something is left to train
+    for name, content, sentence in DAMAGED:
+        capsys.readouterr()
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        assert sentence in refused(capsys, "train", str(folder), "--trust-code")
+        assert (folder / name).read_bytes() == content
+        (folder / name).write_bytes(whole)
 
 
 def test_a_config_file_that_fails_is_named_with_its_line(

@@ -21,7 +21,7 @@ Report = Callable[[str, int, int], None]
 class Data(Config):
     """Where examples come from and how many make a batch."""
 
-    root: str | None = None
+    root: Annotated[str, Field(min_length=1)] | None = None
     """A file, a folder or a pattern; none means the sample that every install carries."""
     batch: Annotated[int, Field(gt=0)] = 32
     """Rows in a global batch, over all hosts."""

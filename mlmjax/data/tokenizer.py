@@ -124,6 +124,11 @@ class Tokenizer:
         """The text of ids, special tokens included."""
         return self._raw.decode([int(i) for i in ids], skip_special_tokens=False)
 
+    def spelled(self, token: str) -> str:
+        """A token as it stands in a text: without the signs for spaces that some vocabularies have."""
+        decoder = self._raw.decoder
+        return token if decoder is None else decoder.decode([token]).strip()
+
     def encode(self, texts: Sequence[str]) -> list[Encoding]:
         """Tokens of each text, in threads; no special tokens are added.
 
@@ -245,7 +250,13 @@ def _vocabulary(raw: tokenizers.Tokenizer, source: str) -> Vocabulary:
         named[role] = known[0]
     added: set[int] = {i for i, token in raw.get_added_tokens_decoder().items() if token.special}
     special = tuple(sorted(added | set(named.values())))
-    return Vocabulary(size=max(raw.get_vocab().values()) + 1, special=special, **named)
+    size = max(raw.get_vocab().values()) + 1
+    if len(special) >= size:
+        raise UserError(
+            f"{source} has special tokens only, so there is nothing to predict. Choose another with "
+            "--data.tokenizer.path, or leave it out to train one."
+        )
+    return Vocabulary(size=size, special=special, **named)
 
 
 def _file(path: epath.PathLike) -> epath.Path:

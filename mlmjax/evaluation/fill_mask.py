@@ -20,7 +20,7 @@ from mlmjax.training.folder import Run
 
 
 class Candidate(NamedTuple):
-    """A token for a mask, and its probability."""
+    """A token for a mask, as the vocabulary has it, and its probability."""
 
     token: str
     probability: float
@@ -32,7 +32,7 @@ class Filled(NamedTuple):
     Attributes:
         text: as given.
         masks: candidates of each mask.
-        best: the text with the most probable token in each mask's place.
+        best: the text, normalised as the model reads it, with the most probable token in each mask's place.
     """
 
     text: str
@@ -95,7 +95,7 @@ def _best(run: Run, text: str, masks: list[list[Candidate]]) -> str:
     pieces = normalise(text).split(run.tokenizer.mask_token)
     filled = pieces[0]
     for candidates, piece in zip(masks, pieces[1:], strict=True):
-        filled += candidates[0].token + piece
+        filled += run.tokenizer.spelled(candidates[0].token) + piece
     return filled
 
 

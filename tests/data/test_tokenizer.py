@@ -41,6 +41,20 @@ def every(tmp_path_factory):
     return found
 
 
+def test_a_token_in_a_text_has_no_sign_for_a_space(every):
+    text = "Return a new list."
+    for name in KINDS:
+        tokenizer = every[name]
+        spelled = [tokenizer.spelled(tokenizer.token(i)) for i in tokenizer.encode([text])[0].ids]
+        signs = set("".join(spelled)) - set(text)
+        assert signs <= ({"#"} if name == "wordpiece" else set())
+
+
+def test_special_tokens_alone_are_not_enough(tmp_path):
+    with pytest.raises(UserError, match=r"only\.txt has special tokens only"):
+        Tokenizer.load(vocabulary_file(tmp_path / "only.txt", tokens=()))
+
+
 NAMES = ("vocab.txt", *KINDS, *(f"{kind}.json" for kind in KINDS))
 
 
