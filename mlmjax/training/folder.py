@@ -25,7 +25,15 @@ from mlmjax.training.checkpoint import Checkpoints
 from mlmjax.training.metrics import JsonLines, Sink, TensorBoard, WeightsAndBiases
 from mlmjax.training.state import Parameters, module_graph, shapes
 
-FREE = ("mesh.", "run.folder", "run.keep", "run.checkpoint_every", "data.cache", "data.threads")
+FREE = (
+    "mesh.",
+    "run.folder",
+    "run.keep",
+    "run.checkpoint_every",
+    "data.cache",
+    "data.threads",
+    "data.examples",
+)
 """Options that may change from one start of a run to the next: they do not change what is computed."""
 
 PACKAGES = (
