@@ -47,8 +47,8 @@ def mlmjax_side(batch: int, length: int, dropout: float) -> Side:
     import jax
     import jax.numpy as jnp
     import numpy as np
+    from masking_cost import VOCABULARY
 
-    from mlmjax.core.vocabulary import Vocabulary
     from mlmjax.data.text import TextData
     from mlmjax.experiment import Experiment, RunConfig
     from mlmjax.models.bert import BertConfig
@@ -56,10 +56,6 @@ def mlmjax_side(batch: int, length: int, dropout: float) -> Side:
     from mlmjax.optim import AdamW, WarmupSchedule
     from mlmjax.training.step import Program
 
-    special = tuple(range(104))
-    vocabulary = Vocabulary(
-        size=30522, padding=0, unknown=100, start=101, separator=102, mask=103, special=special
-    )
     experiment = Experiment(
         model=BertConfig.base(dropout=dropout, attention_dropout=dropout),
         objective=MaskedLanguageModel(),
@@ -68,7 +64,7 @@ def mlmjax_side(batch: int, length: int, dropout: float) -> Side:
             learning_rate=WarmupSchedule(peak=RATE, warmup=0, decay="constant"), weight_decay=0.01
         ),
         run=RunConfig(steps=10**6),
-    ).fitted(vocabulary)
+    ).fitted(VOCABULARY)
     program = Program.of(experiment)
     compiled = program.step().lower(program.state, program.batch).compile()
     state = program.initial_state()
