@@ -79,7 +79,9 @@ def mlmjax_side(batch: int, length: int, dropout: float) -> Side:
             "tokens": tokens,
             "valid": np.ones((batch, length), bool),
             "word_starts": np.ones((batch, length), bool),
+            "sentence_starts": np.zeros((batch, length), bool),
             "segments": np.zeros((batch, length), np.int32),
+            "frequency": np.full((batch, length), 1e-4, np.float32),
             "id": np.stack([np.zeros(batch), count + np.arange(batch)], 1).astype(np.uint32),
             "epoch": np.zeros(batch, np.int32),
         }

@@ -4,17 +4,30 @@ Masking, corruption and losses are plain pure functions that need no config; exp
 the classes below; ``load`` gives a trained model back.
 """
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from mlmjax import corruption, losses, masking
-from mlmjax.core import prng
-from mlmjax.core.errors import UserError
-from mlmjax.core.types import Loss, Mask, Metric
-from mlmjax.core.vocabulary import Vocabulary
+if TYPE_CHECKING:
+    from mlmjax import corruption, losses, masking
+    from mlmjax.core import prng
+    from mlmjax.core.errors import UserError
+    from mlmjax.core.types import Loss, Mask, Metric
+    from mlmjax.core.vocabulary import Vocabulary
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    "corruption": "mlmjax.corruption",
+    "losses": "mlmjax.losses",
+    "masking": "mlmjax.masking",
+    "prng": "mlmjax.core.prng",
+}
 _LAZY = {
+    "UserError": "mlmjax.core.errors",
+    "Loss": "mlmjax.core.types",
+    "Mask": "mlmjax.core.types",
+    "Metric": "mlmjax.core.types",
+    "Vocabulary": "mlmjax.core.vocabulary",
     "Experiment": "mlmjax.experiment",
     "RunConfig": "mlmjax.experiment",
     "load_experiment": "mlmjax.experiment",
@@ -43,9 +56,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what stands on the training side only when it is asked for: it takes seconds."""
+    """Import what is asked for: jax takes a second, and processes that prepare data do without."""
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _LAZY:
         raise AttributeError(f"module 'mlmjax' has no attribute {name!r}")
-    import importlib
-
     return getattr(importlib.import_module(_LAZY[name]), name)

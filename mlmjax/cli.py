@@ -15,6 +15,7 @@ os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")
 
 import tyro
 from pydantic import ValidationError
+from rich.console import Console
 
 from mlmjax.core.errors import UserError
 from mlmjax.experiment import (
@@ -24,6 +25,7 @@ from mlmjax.experiment import (
     shipped,
     validation_message,
 )
+from mlmjax.report.terminal import Terminal
 from mlmjax.training.folder import RunFolder, load
 from mlmjax.training.loop import DivergedError
 
@@ -32,6 +34,8 @@ USAGE = """mlmjax: pretraining by masked prediction, in JAX
   mlmjax train CONFIG [--dotted.option VALUE ...]   train a shipped config, a Python file, or go on with
                                                     a run folder
   mlmjax train CONFIG --help                        all options of a config
+  mlmjax prepare CONFIG [--dotted.option VALUE ...] make its data ready, and say what was read and dropped
+  mlmjax audit CONFIG [--dotted.option VALUE ...]   draw its masks, without training, and say what they are like
   mlmjax configs                                    the shipped configs
   mlmjax fill-mask RUN [TEXT ...]                   fill [MASK] in texts, or in lines of standard input
 """
@@ -42,6 +46,30 @@ TRAIN_USAGE = """usage: mlmjax train CONFIG [--dotted.option VALUE ...] [--trust
 CONFIG is a shipped name (`mlmjax configs`), a path to a Python file that defines `experiment`,
 or a run folder, which is gone on with. `mlmjax train CONFIG --help` shows all options of a config.
 --trust-code lets the copy of a config file that a run folder keeps be run.
+"""
+
+
+PREPARE_USAGE = """usage: mlmjax prepare CONFIG [--json] [--dotted.option VALUE ...] [--trust-code]
+                      [--runner RUNNER] [-- BEAM OPTIONS]
+
+Reads, cleans, splits and tokenises the data of a config, as training does where that is not done yet, and says
+what was read, what was dropped and why, and what the rows are like. What was interrupted is gone on with.
+--json prints the record of the prepared data. `mlmjax prepare CONFIG --help` shows all options of a config.
+
+--runner has Apache Beam do the same, on many machines, as in
+  mlmjax prepare CONFIG --runner DataflowRunner --data.root 'gs://bucket/*.jsonl' --data.cache gs://bucket/rows \\
+      --data.tokenizer.path tokenizer.json -- --project P --region R --temp_location gs://bucket/temp
+Workers need mlmjax, for instance in an image (--sdk_container_image). What is broken off begins anew.
+"""
+
+
+AUDIT_USAGE = """usage: mlmjax audit CONFIG [--examples N] [--epochs E] [--step S] [--json] [--png FILE]
+                    [--dotted.option VALUE ...] [--trust-code]
+
+Draws the masks of N training examples (default 2048) in E epochs (default 2), as training would from step S on
+(default 0) but without a model, and says what they are like: shares, positions, lengths, tokens, and what must
+not be. --json prints the figures as one object; a picture goes to FILE (default audit_CONFIG.png). Exit status 1:
+a must is broken. `mlmjax audit CONFIG --help` shows all options of a config.
 """
 
 
@@ -60,7 +88,13 @@ def entry() -> None:
 def main(arguments: Sequence[str]) -> None:
     """Run a command of the command line."""
     arguments = list(arguments)
-    commands = {"train": _train, "configs": _configs, "fill-mask": _fill_mask}
+    commands = {
+        "train": _train,
+        "prepare": _prepare,
+        "audit": _audit,
+        "configs": _configs,
+        "fill-mask": _fill_mask,
+    }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
         return
@@ -98,32 +132,112 @@ def _train(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("mlmjax train", add_help=False, allow_abbrev=False)
     parser.add_argument("--trust-code", action="store_true")
     known, rest = parser.parse_known_args(arguments)
-    if not rest or not rest[0] or rest[0].startswith("-"):
-        if rest and rest[0] in ("-h", "--help"):
-            print(TRAIN_USAGE, end="")
-            return
-        raise UserError(
-            "Which config? mlmjax train CONFIG; `mlmjax configs` lists the shipped ones."
-        )
-    name, options = rest[0], rest[1:]
-    experiment, source = _find(name, trust_code=known.trust_code)
-    description = describe(source) if source else "Go on with a run."
-    experiment = _with_options(experiment, options, name=name, description=description)
+    experiment, source, _ = _asked("train", TRAIN_USAGE, rest, trust_code=known.trust_code)
     from mlmjax.pretraining import pretrain  # slow to import, and not needed for --help
 
     outside = source is not None and source not in shipped().values()
-    before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        pretrain(
-            experiment,
-            source=source if outside else None,
-            trust_code=outside or known.trust_code,
-        )
+        with _ended_by_sigterm():
+            pretrain(
+                experiment,
+                source=source if outside else None,
+                trust_code=outside or known.trust_code,
+            )
     except DivergedError as error:
         print(f"mlmjax: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _prepare(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser("mlmjax prepare", add_help=False, allow_abbrev=False)
+    parser.add_argument("--trust-code", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--runner")
+    ours = arguments.index("--") if "--" in arguments else len(arguments)
+    known, rest = parser.parse_known_args(arguments[:ours])
+    beam_options = arguments[ours + 1 :]
+    experiment, _, _ = _asked("prepare", PREPARE_USAGE, rest, trust_code=known.trust_code)
+    if beam_options and known.runner is None:
+        raise UserError(f"{' '.join(beam_options)}: what stands behind -- is for --runner.")
+    from mlmjax.preparing import prepare, prepare_with_beam
+
+    terminal = Terminal(Console(stderr=True) if known.json else None)
+    show = not known.json
+    with _ended_by_sigterm():
+        if known.runner is None:
+            prepared = prepare(experiment, terminal=terminal, show=show)
+        else:
+            prepared = prepare_with_beam(
+                experiment, runner=known.runner, options=beam_options, terminal=terminal, show=show
+            )
+    if known.json:
+        print(json.dumps({"folder": prepared.folder, **prepared.manifest}))
+
+
+def _audit(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser("mlmjax audit", add_help=False, allow_abbrev=False)
+    parser.add_argument("--examples", type=int, default=2048)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--step", type=int, default=0)
+    parser.add_argument("--png", type=Path)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--trust-code", action="store_true")
+    known, rest = parser.parse_known_args(arguments)
+    experiment, _, name = _asked("audit", AUDIT_USAGE, rest, trust_code=known.trust_code)
+    from mlmjax.auditing import audit
+    from mlmjax.report.audit import show
+    from mlmjax.report.audit_picture import check_picture, write_picture
+
+    named = Path(name).resolve().name.removesuffix(".py")
+    picture = known.png or Path(f"audit_{named}.png")
+    check_picture(picture)
+    terminal = Terminal(Console(stderr=True) if known.json else None)
+    with _ended_by_sigterm():
+        figures = audit(
+            experiment,
+            examples=known.examples,
+            epochs=known.epochs,
+            step=known.step,
+            terminal=terminal,
+        )
+    write_picture(figures, picture, title=named)
+    if known.json:
+        print(json.dumps(figures.as_json(), allow_nan=False))
+    else:
+        show(figures, terminal)
+    terminal.say(f"A picture is in {picture}.")
+    for must in figures.broken:
+        print(f"mlmjax: a must is broken: {must}", file=sys.stderr)
+    if figures.broken:
+        sys.exit(1)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """In here SIGTERM unwinds, so that nothing half made is left."""
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _asked(
+    command: str, usage: str, rest: list[str], *, trust_code: bool
+) -> tuple[Experiment, Path | None, str]:
+    """The experiment that a command line asks for, the file that it comes from, and its name."""
+    if rest and rest[0] in ("-h", "--help"):
+        print(usage, end="")
+        sys.exit(0)
+    if not rest or not rest[0] or rest[0].startswith("-"):
+        raise UserError(
+            f"Which config? mlmjax {command} CONFIG; `mlmjax configs` lists the shipped ones."
+        )
+    name, options = rest[0], rest[1:]
+    experiment, source = _find(name, trust_code=trust_code)
+    description = describe(source) if source else "The experiment of a run."
+    prog = f"mlmjax {command} {name}"
+    return _with_options(experiment, options, prog=prog, description=description), source, name
 
 
 def _terminated(number: int, frame: object) -> None:
@@ -133,7 +247,7 @@ def _terminated(number: int, frame: object) -> None:
 
 
 def _with_options(
-    experiment: Experiment, options: list[str], *, name: str, description: str
+    experiment: Experiment, options: list[str], *, prog: str, description: str
 ) -> Experiment:
     """The experiment with the command line's changes."""
     said = io.StringIO()
@@ -141,7 +255,7 @@ def _with_options(
         with contextlib.redirect_stderr(said):
             return tyro.cli(
                 Experiment,
-                prog=f"mlmjax train {name}",
+                prog=prog,
                 description=description,
                 default=experiment,
                 args=options,

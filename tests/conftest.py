@@ -111,3 +111,22 @@ def experiment(texts: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFac
             tensorboard=False,
         ),
     )
+
+
+CONFIG = '''
+"""A small model of small texts."""
+import json
+from mlmjax.experiment import Experiment
+
+experiment = Experiment.from_json({text!r})
+'''
+
+
+@pytest.fixture
+def config(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A config file outside the package; the working folder is the test's."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.py"
+    run = experiment.run.updated(folder=None, log_every=6)
+    path.write_text(CONFIG.format(text=experiment.updated(run=run).to_json()))
+    return str(path)

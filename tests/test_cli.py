@@ -7,35 +7,8 @@ from pathlib import Path
 import pytest
 
 from mlmjax.cli import main
-from mlmjax.experiment import Experiment, shipped
-
-CONFIG = '''
-"""A small model of small texts."""
-import json
-from mlmjax.experiment import Experiment
-
-experiment = Experiment.from_json({text!r})
-'''
-
-
-@pytest.fixture
-def config(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A config file outside the package; the working folder is the test's."""
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "small.py"
-    run = experiment.run.updated(folder=None, log_every=6)
-    path.write_text(CONFIG.format(text=experiment.updated(run=run).to_json()))
-    return str(path)
-
-
-def refused(capsys: pytest.CaptureFixture, *arguments: str) -> str:
-    """What a command that is refused says."""
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    said = capsys.readouterr()
-    assert caught.value.code == 2
-    assert "Traceback" not in said.err + said.out
-    return " ".join((said.err + said.out).split())
+from mlmjax.experiment import shipped
+from tests.commands import printed, refused
 
 
 def test_train_then_fill(config: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -56,6 +29,8 @@ def test_train_then_fill(config: str, tmp_path: Path, capsys: pytest.CaptureFixt
     manifest = json.loads((folder / "manifest.json").read_text())
     told = {"versions", "data", "tokenizer", "mask", "corruption", "visibility", "target", "loss"}
     assert told | {"seed", "precision", "stopping"} <= set(manifest)
+    prepared = printed(capsys, "prepare", config, "--json")
+    assert prepared["fingerprint"] == manifest["data"]["fingerprint"]
 
     main(["train", str(folder)])
     assert "finished" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """The corruption C(x, M): what the encoder sees at the selected positions."""
 
-from mlmjax.corruption.tokens import Corrupted, Kind, TokenCorruption, corrupt_tokens
+from mlmjax.corruption.runs import Runs, runs
+from mlmjax.corruption.tokens import Corrupted, Kind, TokenCorruption, Unit, corrupt_tokens
 
-__all__ = ["Corrupted", "Kind", "TokenCorruption", "corrupt_tokens"]
+__all__ = ["Corrupted", "Kind", "Runs", "TokenCorruption", "Unit", "corrupt_tokens", "runs"]

@@ -1,9 +1,9 @@
-"""Tokens replaced by [MASK], by a random token, or not at all (BERT, Devlin et al. 2019, 3.1)."""
+"""Tokens replaced by [MASK], by a random token, or not at all (BERT, Devlin et al. 2019, section 3.1)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,11 @@ from mlmjax.core.config import Config
 from mlmjax.core.errors import UserError
 from mlmjax.core.types import Mask
 from mlmjax.core.vocabulary import Vocabulary
+from mlmjax.corruption.draws import bits_at
+from mlmjax.corruption.runs import runs
+
+Unit = Literal["token", "span"]
+"""What has one fate: each selected token by itself, or each run of neighbouring ones."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -53,6 +58,9 @@ class TokenCorruption(Config):
     """Share replaced by a token drawn uniformly from those that are not special."""
     keep: Share = 0.1
     """Share left as it is, and still predicted."""
+    unit: Unit = "token"
+    """What has one fate: each ``token`` by itself, or each ``span``, a run of neighbouring selected tokens
+    (SpanBERT, Joshi et al. 2020, section 3.1); random tokens are drawn one by one in either case."""
 
     @model_validator(mode="after")
     def _whole(self) -> "TokenCorruption":
@@ -75,6 +83,7 @@ class TokenCorruption(Config):
             size=vocabulary.size,
             special=vocabulary.special,
             shares=(self.mask, self.random, self.keep),
+            unit=self.unit,
         )
 
 
@@ -87,11 +96,12 @@ def corrupt_tokens(
     size: int,
     special: Sequence[int],
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1),
+    unit: Unit = "token",
 ) -> Corrupted:
-    """Replace selected tokens of one row; each by itself meets one of three fates.
+    """Replace selected tokens of one row; each by itself, or each run of them, meets one of three fates.
 
-    The fate of a position follows from the key and the position alone: it does not depend on what
-    else is selected, nor on the capacity of the mask.
+    The fate of a token follows from the key and its position alone, that of a run from the key and the position
+    at which it starts: it does not depend on what else is selected, nor on the capacity of the mask.
 
     Args:
         key: the example's own.
@@ -101,6 +111,7 @@ def corrupt_tokens(
         size: number of token ids.
         special: ids that are never drawn.
         shares: of [MASK], random and kept tokens; they sum to 1.
+        unit: what has one fate, a ``token`` or a ``span`` (a run of neighbouring selected tokens).
 
     Raises:
         UserError: the shares do not sum to 1, or every id is special.
@@ -109,13 +120,13 @@ def corrupt_tokens(
         cuts = _cuts(shares)
     except ValueError as error:
         raise UserError(str(error)) from error
-    # The barrier keeps XLA from copying the generator into each fusion that reads what it drew.
-    bits = jax.random.bits(key, (2 * tokens.size,), jnp.uint32)
-    fate, draw = jnp.split(jax.lax.optimization_barrier(bits), 2)
-    used = mask.weight > 0
-    kind = (fate[mask.positions, None] >> 8 >= cuts).sum(axis=1, dtype=jnp.int32)
-    kind = jnp.where(used, kind, Kind.KEEP)
-    drawn = _ordinary_tokens(draw[mask.positions], size=size, special=special)
+    decides = mask.positions if unit == "token" else runs(mask).start
+    # Each position has two words: its fate's, and behind those of the whole row, its random token's.
+    index = jnp.concatenate([decides, tokens.size + mask.positions])
+    fate, draw = jnp.split(bits_at(key, index), 2)
+    kind = (fate[:, None] >> 8 >= cuts).sum(axis=1, dtype=jnp.int32)
+    kind = jnp.where(mask.weight > 0, kind, Kind.KEEP)
+    drawn = _ordinary_tokens(draw, size=size, special=special)
     seen = jnp.where(kind == Kind.MASK, mask_id, drawn).astype(tokens.dtype)
     # Unused places hold position 0, which is not theirs: they write beyond the row instead.
     places = jnp.where(kind == Kind.KEEP, tokens.size, mask.positions)

@@ -1,17 +1,24 @@
-"""Folders that are complete or absent: built beside their place, then renamed into it."""
+"""Folders that are complete or absent: built beside their place, then renamed into it.
 
+What was built is kept if the process is killed, and the next one goes on with it.
+"""
+
+import fcntl
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mlmjax.core.errors import UserError
 
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
+LOCK = "lock"
+_STALE = 7 * 24 * 3600
 
 
 def default() -> Path:
@@ -20,10 +27,30 @@ def default() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "mlmjax"
 
 
+def local(asked: str | None) -> Path:
+    """The folder of prepared rows that are read from here.
+
+    Args:
+        asked: a path, or a URL of one (``file://``); by default the user's cache.
+
+    Raises:
+        UserError: it is remote.
+    """
+    if not asked:
+        return default()
+    scheme, url, path = asked.partition("://")
+    if url and scheme not in ("file", "local"):
+        raise UserError(
+            f"{asked} (--data.cache) is remote, and rows are read from local disks: copy it, or mount "
+            "it, and give that folder. Only `mlmjax prepare --runner` writes to a remote one."
+        )
+    return Path(path if url else asked).expanduser()
+
+
 def manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of a complete folder; none if a file is missing or has another size."""
     try:
-        found = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files: dict[str, int] = found["files"]
         whole = all((folder / name).stat().st_size == size for name, size in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -32,18 +59,28 @@ def manifest(folder: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def building(folder: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of ``folder`` at the end of the block.
+def building(folder: Path, *, waiting: Callable[[], None]) -> Iterator[Path | None]:
+    """A folder to build in, which takes the place of ``folder`` at the end of the block.
 
-    If the block raises, nothing is left. Two processes may build the same folder at once: the
-    first one to end wins, and the other's work is dropped.
+    It is always the same one, and what lies in it stays if the process is killed, or the block ends
+    with anything but a ``UserError``; so the next process finds what was finished. One process at a
+    time builds; another waits for it.
+
+    Args:
+        folder: the place.
+        waiting: called once if another process is building.
+
+    Returns:
+        The folder, or none if another process has completed it in the meantime.
 
     Raises:
         UserError: the cache cannot be written.
     """
+    work = folder.parent / f".{folder.name}.unfinished"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        _sweep(folder.parent)
+        lock = _locked(work, waiting)
     except OSError as error:
         why = error.strerror or error
         raise UserError(
@@ -51,34 +88,91 @@ def building(folder: Path) -> Iterator[Path]:
             "--data.cache."
         ) from error
     try:
-        yield work
+        if manifest(folder) is not None:
+            shutil.rmtree(work, ignore_errors=True)
+            yield None
+            return
+        try:
+            yield work
+        except UserError:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
         _rename(work, folder)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked(work: Path, waiting: Callable[[], None]) -> int:
+    """Hold the lock of a work folder, which is made where it is not there."""
+    told = False
+    while True:
+        work.mkdir(exist_ok=True)
+        try:
+            lock = os.open(work / LOCK, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:  # renamed or removed in between
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not told:
+                waiting()
+                told = True
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Whoever held it may have moved or removed the folder: then this is the lock of nothing.
+        try:
+            if os.path.samestat(os.fstat(lock), os.stat(work / LOCK)):  # noqa: PTH116
+                os.utime(work / LOCK)
+                return lock
+        except FileNotFoundError:
+            pass
+        os.close(lock)
 
 
 def finish(work: Path, content: dict[str, Any]) -> None:
     """Write the manifest, with the size of every file, once all of them are on the disk."""
-    names = sorted(path.name for path in work.iterdir())
+    names = sorted(path.name for path in work.iterdir() if path.name not in (LOCK, MANIFEST))
     files = {name: (work / name).stat().st_size for name in names}
-    text = json.dumps({**content, "files": files}, indent=2) + "\n"
-    (work / _MANIFEST).write_text(text, encoding="utf-8")
-    for path in [*(work / name for name in names), work / _MANIFEST, work]:
+    (work / MANIFEST).write_text(written(content, files), encoding="utf-8")
+    for path in [*(work / name for name in names), work / MANIFEST, work]:
         _sync(path)
 
 
+def written(content: dict[str, Any], files: dict[str, int]) -> str:
+    """The text of a manifest that also tells the size of every file."""
+    return json.dumps({**content, "files": files}, indent=2) + "\n"
+
+
 def _rename(work: Path, folder: Path) -> None:
+    # The one who waits for the lock looks for it in the work folder, and finds none there.
+    (work / LOCK).unlink()
     try:
         work.rename(folder)
     except OSError:
-        if manifest(folder) is not None:
-            return
         # What lies there is damaged. Moving it aside first keeps the place complete or absent.
         aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
         work.rename(folder)
     _sync(folder.parent)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what was left unfinished a week ago, and is not being worked on."""
+    for work in parent.glob(".*.unfinished"):
+        lock = work / LOCK
+        try:
+            if lock.stat().st_mtime > time.time() - _STALE:
+                continue
+            handle = os.open(lock, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(work, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(handle)
 
 
 def _sync(path: Path) -> None:

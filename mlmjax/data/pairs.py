@@ -47,18 +47,18 @@ def draw_seconds(
     is_next = np.array([drawn[0] & 1 for drawn in numbers], np.int32)
     table = table.copy()
     pending = np.flatnonzero(is_next == 0).tolist()
-    best: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    best: dict[int, dict[str, np.ndarray]] = {}
     for attempt in range(CANDIDATES):
         others = rows.read([_other(table[i], len(rows), numbers[i][1 + attempt]) for i in pending])
         for i, other in zip(pending, others, strict=True):
             found = _text(other, _second_length(table[i]))
-            if i not in best or len(found[0]) > len(best[i][0]):
+            if i not in best or len(found["tokens"]) > len(best[i]["tokens"]):
                 best[i] = found
-        pending = [i for i in pending if len(best[i][0]) < _second_length(table[i])]
+        pending = [i for i in pending if len(best[i]["tokens"]) < _second_length(table[i])]
         if not pending:
             break
-    for i, (tokens, word_starts) in best.items():
-        _replace(table[i], tokens, word_starts, padding=rows.padding)
+    for i, text in best.items():
+        _replace(table[i], text, padding=rows.padding)
     return table, is_next
 
 
@@ -73,26 +73,26 @@ def _second_length(row: np.void) -> int:
     return int(row["segments"].sum()) - 1
 
 
-def _text(row: np.void, size: int) -> tuple[np.ndarray, np.ndarray]:
+def _text(row: np.void, size: int) -> dict[str, np.ndarray]:
     """At most ``size`` tokens of a row: of its second text or, if that is short, of both."""
     second = _second_length(row)
     first = int(row["used"]) - 3 - second
     places = np.arange(first + 2, first + 2 + second)
     if second < size:
         places = np.concatenate([np.arange(1, first + 1), places])
-    return row["tokens"][places[:size]], row["word_starts"][places[:size]]
+    return {name: row[name][places[:size]] for name in ("tokens", "word_starts", "sentence_starts")}
 
 
-def _replace(row: np.void, tokens: np.ndarray, word_starts: np.ndarray, *, padding: int) -> None:
+def _replace(row: np.void, text: dict[str, np.ndarray], *, padding: int) -> None:
     end = int(row["used"])
     begin = end - 1 - _second_length(row)
     separator = row["tokens"][end - 1]
-    for name, empty in (("tokens", padding), ("word_starts", False), ("segments", 0)):
-        row[name][begin:end] = empty
-    used = begin + len(tokens) + 1
-    row["tokens"][begin : used - 1] = tokens
+    used = begin + len(text["tokens"]) + 1
+    for name, values in text.items():
+        row[name][begin:end] = padding if name == "tokens" else False
+        row[name][begin : used - 1] = values
     row["tokens"][used - 1] = separator
-    row["word_starts"][begin : used - 1] = word_starts
-    row["word_starts"][begin] = True
+    row["word_starts"][begin] = row["sentence_starts"][begin] = True
+    row["segments"][begin:end] = 0
     row["segments"][begin:used] = 1
     row["used"] = used

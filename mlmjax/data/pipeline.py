@@ -1,12 +1,13 @@
 """Batches as a pure function of (seed, step), on any number of hosts, from any step on."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import grain
 import numpy as np
 from grain.experimental import index_shuffle
-from jaxtyping import Int
+from jaxtyping import Int, Integer, UInt32
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.pairs import draw_seconds, draws
@@ -28,12 +29,14 @@ def batches(
     process_index: int = 0,
     process_count: int = 1,
     threads: int = 4,
+    weights: Sequence[float] = (1.0,),
 ) -> Generator[Arrays, None, None]:
     """Training batches ``start``, ``start + 1``, ...: this process's slice of each.
 
     Position p = step * batch + i of an endless stream lies in epoch ``p // len(rows)``. An epoch
     visits each row once, in an order that is a pseudorandom permutation keyed on (seed, epoch) and
-    computed per position; so any batch is found without those before it.
+    computed per position; so any batch is found without those before it. Of several sources, the
+    weights say which a position is of, in a fixed order; each source has epochs of its own.
 
     Args:
         rows: prepared rows.
@@ -44,19 +47,25 @@ def batches(
         process_index: which slice of each global batch to give.
         process_count: into how many slices.
         threads: threads that read ahead.
+        weights: of each source of the rows; how much of the stream it makes up.
 
     Returns:
-        An iterator of arrays by name: ``tokens`` int32 [batch, length], ``valid`` and
-        ``word_starts`` bool, ``segments`` int32, ``id`` uint32 [batch, 2] (high and low word of the
-        row's index), ``epoch`` int32 [batch]; for pairs ``is_next`` int32 [batch]. Closing or
-        dropping it ends its threads.
+        An iterator of arrays by name: ``tokens`` int32 [batch, length], ``valid``, ``word_starts``
+        and ``sentence_starts`` bool, ``segments`` int32, ``frequency`` float32 (each token's share
+        of the training text), ``id`` uint32 [batch, 2] (high and low word of the row's index),
+        ``epoch`` int32 [batch]; for pairs ``is_next`` int32 [batch]; for packed rows ``documents``
+        int32 [batch, length] and ``document_ids`` uint32 [batch, documents, 2]. Closing or dropping
+        it ends its threads.
 
     Raises:
         UserError: the batch does not divide among the processes.
     """
     local = _local(batch, process_count)
     size = (_ENDLESS if stop is None else stop) - start
-    return _stream(_Shuffled(rows, size, seed, batch, start, process_index * local, local), threads)
+    order = _Order(rows.streams, tuple(weights), seed)
+    return _stream(
+        _Shuffled(rows, size, order, batch, start, process_index * local, local), threads
+    )
 
 
 def heldout_batches(
@@ -78,10 +87,60 @@ def heldout_batches(
 
 
 @dataclass(frozen=True)
+class _Order:
+    """Which row, in which epoch, stands at a position of the endless stream."""
+
+    streams: Sequence[tuple[int, int]]
+    weights: tuple[float, ...]
+    seed: int
+
+    @cached_property
+    def _mixed(self) -> grain.MapDataset:
+        """(source, how many of its rows came before) of each position."""
+        endless = grain.MapDataset.range(_ENDLESS)
+        sources = [
+            endless.map(partial(_tagged, source))
+            for source, (begin, end) in enumerate(self.streams)
+            if end > begin
+        ]
+        weights = [
+            w for w, (begin, end) in zip(self.weights, self.streams, strict=True) if end > begin
+        ]
+        return sources[0] if len(sources) == 1 else grain.MapDataset.mix(sources, weights)
+
+    def at(self, positions: range) -> tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"]]:
+        """Row and epoch at each position."""
+        places = [self._mixed[position] for position in positions]
+        sizes = [end - begin for begin, end in self.streams]
+        epoch = [before // sizes[source] for source, before in places]
+        kinds = set(zip((source for source, _ in places), epoch, strict=True))
+        seeds = {kind: self._seed(*kind) for kind in kinds}
+        index = [
+            self.streams[source][0]
+            + index_shuffle(
+                before % sizes[source],
+                max_index=sizes[source] - 1,
+                seed=seeds[source, e],
+                rounds=4,
+            )
+            for (source, before), e in zip(places, epoch, strict=True)
+        ]
+        return np.array(index), np.array(epoch)
+
+    def _seed(self, source: int, epoch: int) -> int:
+        # The first source is named by nothing, so that the order of one alone is not of its place.
+        return draws("order", self.seed, epoch, *([source] if source else []), count=1)[0] % 2**32
+
+
+def _tagged(source: int, place: int) -> tuple[int, int]:
+    return source, place
+
+
+@dataclass(frozen=True)
 class _Shuffled:
     rows: Rows
     size: int
-    seed: int
+    order: _Order
     batch: int
     start: int
     offset: int
@@ -92,15 +151,8 @@ class _Shuffled:
 
     def __getitem__(self, place: int) -> Arrays:
         first = (self.start + place) * self.batch + self.offset
-        positions = range(first, first + self.local)
-        count = len(self.rows)
-        epoch = [position // count for position in positions]
-        seeds = {e: draws("order", self.seed, e, count=1)[0] % 2**32 for e in set(epoch)}
-        index = [
-            index_shuffle(position % count, max_index=count - 1, seed=seeds[e], rounds=4)
-            for position, e in zip(positions, epoch, strict=True)
-        ]
-        return assemble(self.rows, np.array(index), np.array(epoch), seed=self.seed)
+        index, epoch = self.order.at(range(first, first + self.local))
+        return assemble(self.rows, index, epoch, seed=self.order.seed)
 
 
 @dataclass(frozen=True)
@@ -119,7 +171,7 @@ class _InOrder:
         index = np.arange(first, min(first + self.local, len(self.rows)))
         arrays = assemble(self.rows, index, np.zeros(len(index), np.int64), seed=self.seed)
         missing = self.local - len(index)
-        empty = {"tokens": self.rows.padding}
+        empty = {"tokens": self.rows.padding, "documents": self.rows.documents}
         return {
             name: np.pad(
                 array,
@@ -138,15 +190,25 @@ def assemble(
     arrays: Arrays = {}
     if rows.pairs:
         table, arrays["is_next"] = draw_seconds(rows, table, index=index, epoch=epoch, seed=seed)
+    if rows.documents:
+        arrays["documents"] = table["documents"].astype(np.int32)
+        arrays["document_ids"] = _words(table["document_ids"])
     return {
         "tokens": table["tokens"].astype(np.int32),
         "valid": np.arange(rows.length) < table["used"][:, None],
         "word_starts": table["word_starts"].copy(),
+        "sentence_starts": table["sentence_starts"].copy(),
         "segments": table["segments"].astype(np.int32),
-        "id": np.stack([index >> 32, index & 0xFFFFFFFF], axis=-1).astype(np.uint32),
+        "frequency": rows.frequency[table["tokens"]],
+        "id": _words(index),
         "epoch": epoch.astype(np.int32),
         **arrays,
     }
+
+
+def _words(numbers: Integer[np.ndarray, "*shape"]) -> UInt32[np.ndarray, "*shape 2"]:
+    """The high and the low word of each number."""
+    return np.stack([numbers >> 32, numbers & 0xFFFFFFFF], axis=-1).astype(np.uint32)
 
 
 def _local(batch: int, process_count: int) -> int:

@@ -1,18 +1,24 @@
-"""Text to rows, once: read, normalise, drop duplicates, split, tokenise, write, remember.
+"""Text to rows, once: read, clean, drop copies, split, tokenise, write, remember.
 
-The result lies in a cache folder named by a fingerprint of content, tokenizer and settings. It is
-built beside its place and renamed into it, so what is there is complete; sizes are checked when it
-is opened, and what is damaged is built again.
+Three stages, each of tasks that any number of processes may share: sources to blocks of documents
+(``reading``, ``spool``), the choice among all documents (``choosing``), and blocks to shards of
+rows (``tokenising``, ``shards``). What a task writes is a function of the source and the settings
+alone, and a task that is done is not done again. The result lies in a cache folder named by a
+fingerprint of content, tokenizer and settings; sizes are checked when it is opened, and what is
+damaged is built again.
 """
 
+import errno
 import hashlib
 import json
-import platform
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from importlib.metadata import version
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,22 +27,27 @@ from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.data import cache
 from mlmjax.data.base import Batches, Report
+from mlmjax.data.choosing import Choice, Fate, choose, concatenated, repeated, repeated_id
+from mlmjax.data.cleaning import Cleaning
 from mlmjax.data.documents import Source
-from mlmjax.data.layout import TOKEN, FullRows, PairRows
+from mlmjax.data.manifest import count, described, named
 from mlmjax.data.pipeline import batches, heldout_batches
-from mlmjax.data.rows import Rows, RowWriter
+from mlmjax.data.reading import OnError, Reading, Tally, Task, plan
+from mlmjax.data.rows import Rows
 from mlmjax.data.sentences import sentence_starts
-from mlmjax.data.spool import Spool
+from mlmjax.data.shards import Shards, ShardTask
+from mlmjax.data.spool import Block, Spool
+from mlmjax.data.tokenising import RowSettings
 from mlmjax.data.tokenizer import Tokenizer, TokenizerConfig
+from mlmjax.data.workers import processes, spread
 
-Layout = Literal["full", "pairs"]
-SPLITS = ("train", "heldout")
+NO_CLEANING = Cleaning()
+"""Nothing is dropped but exact copies."""
 
-_FORMAT = 1
-_BATCH = 1 << 20
-_CHUNK = 1 << 15
+_FORMAT = 2
+_ENDLESS = 100
 _TRAINING_TEXT = 1 << 28
-_LIBRARIES = ("mlmjax", "numpy", "tokenizers", "array_record")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class PreparedText:
         train: rows to train on.
         heldout: rows of text that training does not see.
         token_counts: how often each id occurs in the training rows; 0 for special ones.
+        weights: how much of a batch each source makes up, in relation to the others.
     """
 
     folder: Path
@@ -60,6 +72,7 @@ class PreparedText:
     train: Rows
     heldout: Rows
     token_counts: np.ndarray
+    weights: tuple[float, ...]
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -68,9 +81,8 @@ class PreparedText:
 
     def batches(self, *, seed: int, batch: int, start: int, stop: int, threads: int) -> Batches:
         """Training batches; see :func:`mlmjax.data.pipeline.batches`."""
-        return batches(
-            self.train, seed=seed, batch=batch, start=start, stop=stop, threads=threads, **_here()
-        )
+        settings: dict[str, int] = {"seed": seed, "batch": batch, "threads": threads, **_here()}
+        return batches(self.train, **settings, start=start, stop=stop, weights=self.weights)
 
     def heldout_batches(self, *, seed: int, batch: int, threads: int) -> Batches:
         """Held-out batches; see :func:`mlmjax.data.pipeline.heldout_batches`."""
@@ -85,216 +97,290 @@ def _here() -> dict[str, int]:
     return {"process_index": jax.process_index(), "process_count": jax.process_count()}
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """What is made of the sources; it decides every byte.
+
+    Attributes:
+        tokenizer: which tokenizer; one that is trained sees the training part only.
+        rows: how documents are laid in rows.
+        heldout: share of the groups that is held out.
+        cleaning: what is dropped beside exact copies.
+        on_error: what happens where a document cannot be read.
+    """
+
+    tokenizer: TokenizerConfig
+    rows: RowSettings
+    heldout: float = 0.05
+    cleaning: Cleaning = NO_CLEANING
+    on_error: OnError = "stop"
+
+    def identity(self, sources: Sequence[Source]) -> dict[str, Any]:
+        """What the rows are made of, and the ``fingerprint`` of that."""
+        found = {
+            "format": _FORMAT,
+            "content": [source.digest() for source in sources],
+            "tokenizer": self.tokenizer.fingerprint(),
+            "settings": {**asdict(self.rows), "heldout": self.heldout, "on_error": self.on_error},
+            "cleaning": self.cleaning.model_dump(mode="json"),
+        }
+        text = json.dumps(found, sort_keys=True)
+        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return {"fingerprint": digest, **found}
+
+    @property
+    def reading(self) -> Reading:
+        """How documents are read."""
+        return Reading(self.cleaning, self.on_error)
+
+
 def prepare(
-    source: Source,
+    sources: Sequence[Source],
+    recipe: Recipe,
     *,
-    tokenizer: TokenizerConfig,
-    length: int,
-    layout: Layout = "full",
-    heldout: float = 0.05,
+    weights: Sequence[float] | None = None,
     folder: Path | None = None,
+    workers: int = 0,
     report: Report | None = None,
 ) -> PreparedText:
-    """Rows of a source, from the cache or made now.
+    """Rows of some sources, from the cache or made now.
 
     Args:
-        source: the documents.
-        tokenizer: which tokenizer; one that is trained sees the training part only.
-        length: tokens in a row.
-        layout: consecutive text (``full``) or pairs for next-sentence prediction (``pairs``).
-        heldout: share of the groups that is held out.
+        sources: where documents come from; of two with the same text the first is kept.
+        recipe: what is made of them.
+        weights: how much of a batch each source makes up; by default their sizes decide.
         folder: the cache; by default the user's.
+        workers: processes; 0 for one a core. The bytes that are written do not depend on it.
         report: called with the stage, what is done, and the total (0: unknown).
 
     Raises:
-        UserError: the source cannot be read, or gives no row, or the cache cannot be written.
+        UserError: a source cannot be read, or gives no row, or the cache cannot be written.
     """
-    settings = {"length": length, "layout": layout, "heldout": heldout}
-    named = {
-        "format": _FORMAT,
-        "content": source.digest(),
-        "tokenizer": tokenizer.fingerprint(),
-        "settings": settings,
-    }
-    text = json.dumps(named, sort_keys=True)
-    fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    place = (folder or cache.default()) / f"text-{fingerprint}"
+    report = report or _silent
+    identity = recipe.identity(sources)
+    place = (folder or cache.default()) / f"text-{identity['fingerprint']}"
     if (manifest := cache.manifest(place)) is None:
-        with cache.building(place) as work:
-            job = _Job(source, work, tokenizer, length, layout, heldout, report or _silent)
-            cache.finish(work, {"fingerprint": fingerprint, **named, **job.run()})
+        with (
+            full_disk(place.parent, "; the same command goes on with what is finished"),
+            cache.building(place, waiting=partial(report, WAITING, 0, 0)) as work,
+        ):
+            if work is not None:
+                job = _Job(sources, recipe, work, processes(workers), report)
+                cache.finish(work, {**identity, **job.run()})
         manifest = cache.manifest(place)
         if manifest is None:
             raise UserError(f"{place} was changed while it was written; run the command again.")
-    return _open(place, manifest)
+    return _open(place, manifest, weights)
 
 
-def _open(place: Path, manifest: dict[str, Any]) -> PreparedText:
+WAITING = "waiting for another process that prepares the same"
+
+
+@contextmanager
+def full_disk(folder: Path | str, then: str = "") -> Iterator[None]:
+    """Say in a sentence that there is no room."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        text = str(error)
+        if getattr(error, "errno", None) in _FULL or "No space" in text or "too large" in text:
+            raise UserError(
+                f"There is no room for the prepared rows in {folder}. Make some, or choose another "
+                f"folder with --data.cache{then}."
+            ) from error
+        raise
+
+
+def _open(place: Path, manifest: dict[str, Any], weights: Sequence[float] | None) -> PreparedText:
     found = Tokenizer.load(place / "tokenizer.json")
-    settings = manifest["settings"]
-    train, heldout = (
-        Rows(
-            place / f"{split}.array_record",
-            length=settings["length"],
-            pairs=settings["layout"] == "pairs",
-            padding=found.vocabulary.padding,
-        )
-        for split in SPLITS
-    )
+    settings = RowSettings(**{name: manifest["settings"][name] for name in RowSettings.names()})
     counts = np.load(place / "token_counts.npy")
-    return PreparedText(place, manifest, manifest["fingerprint"], found, train, heldout, counts)
+    shards = Shards(place, settings)
+    frequency = (counts / max(counts.sum(), 1)).astype(np.float32)
+    sources = [shard["source"] for shard in manifest["shards"]]
+
+    def rows(split: str) -> Rows:
+        sizes = [shard[split] for shard in manifest["shards"]]
+        there = [number for number, size in enumerate(sizes) if size]
+        return Rows(
+            [shards.path(split, number) for number in there],
+            [sizes[number] for number in there],
+            length=settings.length,
+            padding=found.vocabulary.padding,
+            frequency=frequency,
+            pairs=settings.layout == "pairs",
+            documents=settings.documents,
+            streams=np.bincount(sources, sizes, len(manifest["sources"])).astype(int).tolist(),
+        )
+
+    train, heldout = rows("train"), rows("heldout")
+    shares = tuple(weights) if weights else tuple(float(e - b) for b, e in train.streams)
+    return PreparedText(
+        place, manifest, manifest["fingerprint"], found, train, heldout, counts, shares
+    )
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One preparation, from documents to files in ``work``."""
+    """One preparation, from sources to files in ``work``."""
 
-    source: Source
+    sources: Sequence[Source]
+    recipe: Recipe
     work: Path
-    tokenizer: TokenizerConfig
-    length: int
-    layout: Layout
-    heldout: float
+    workers: int
     report: Report
 
     def run(self) -> dict[str, Any]:
         """Write everything but the manifest, and return what it is to say."""
-        spool = Spool.fill(self.work / "documents.jsonl", self.source, self.heldout, self.report)
-        tokenizer = self._tokenizer(spool)
-        tokenizer.save(self.work / "tokenizer.json")
-        counts = np.zeros(tokenizer.vocabulary.size, np.int64)
-        splits = {split: self._write(split, spool, tokenizer, counts) for split in SPLITS}
-        counts[list(tokenizer.vocabulary.special)] = 0
+        self.recipe.cleaning.check()
+        documents = self.work / "documents"
+        documents.mkdir(exist_ok=True)
+        spool = Spool(documents)
+        tasks = plan(self.sources)
+        tally = self._read(spool, tasks)
+        blocks = spool.blocks(tasks)
+        choice, cut = self._choose(blocks, tally)
+        shards = Shards(self.work, self.recipe.rows)
+        jobs = _jobs(shards, blocks, choice, cut)
+        tokenizer = self._tokenizer(shards, jobs)
+        summaries, counts = self._write(shards, jobs, choice)
         np.save(self.work / "token_counts.npy", counts)
-        spool.path.unlink()
-        words = sum(one.pop("words") for one in splits.values())
-        return {
-            "versions": {"python": platform.python_version()} | {n: version(n) for n in _LIBRARIES},
-            "source": str(self.source),
-            "documents": spool.counts,
-            "split_by": spool.split_by,
-            "vocabulary": {"size": tokenizer.vocabulary.size, "hash": tokenizer.hash},
-            "splits": splits,
-            "tokens_per_word": sum(one["text_tokens"] for one in splits.values()) / max(words, 1),
-        }
+        shutil.rmtree(documents)
+        return described(
+            self.sources,
+            self.recipe.rows,
+            tally=tally,
+            split_by=choice.split_by,
+            tokenizer=tokenizer,
+            shards=[(job.block.source, made) for job, made in zip(jobs, summaries, strict=True)],
+        )
 
-    def _tokenizer(self, spool: Spool) -> Tokenizer:
-        if self.tokenizer.path is not None:
-            return self.tokenizer.load()
-        self.report("training the tokenizer", 0, 1)
-        every = -(-spool.characters // _TRAINING_TEXT)
-        found = self.tokenizer.train(_Texts(spool, every))
-        self.report("training the tokenizer", 1, 1)
-        return found
+    def _read(self, spool: Spool, tasks: Sequence[Task]) -> Tally:
+        """Fill the spool; what became of all documents that were read."""
+        done = sum(task.size for task in tasks if spool.summary(task))
+        total = sum(task.size for task in tasks)
+        missing = [task for task in tasks if not spool.summary(task)]
+        # Of the only task, which is done in this process, the documents are told as they are read.
+        alone = (lambda read: self.report("reading", read, 0)) if len(tasks) == 1 else None
+        fill = partial(spool.fill, how=self.recipe.reading, progress=alone)
+        for task, _ in spread(fill, missing, workers=self.workers):
+            done += task.size
+            self.report("reading", done, total)
+        self.report("reading", total, total)
+        tally = Tally()
+        for task in tasks:
+            found = spool.summary(task)
+            assert found is not None
+            tally.add(found["counts"], found["broken"])
+        return tally
+
+    def _choose(self, blocks: list[Block], tally: Tally) -> tuple[Choice, int]:
+        """What becomes of each document, and where the only one is cut."""
+        entries = concatenated([block.entries() for block in blocks])
+        if (same := repeated_id(entries)) is not None:
+            one, two = (_record(blocks, place) for place in same)
+            raise repeated(one.id, one.place, two.place)
+        near = np.zeros(len(entries), bool)
+        if self.recipe.cleaning.near_duplicates is not None and blocks:
+            self.report("near-duplicates", 0, 1)
+            signatures = np.concatenate([block.signatures() for block in blocks])
+            near = self.recipe.cleaning.near_duplicate(signatures)
+            self.report("near-duplicates", 1, 1)
+        choice = choose(entries, near, heldout=self.recipe.heldout)
+        looked = self.recipe.cleaning.near_duplicates is not None
+        count(
+            tally,
+            self.sources,
+            duplicates=choice.count(Fate.DUPLICATE),
+            near_duplicates=choice.count(Fate.NEAR_DUPLICATE) if looked else None,
+            kept=choice.count(Fate.TRAIN, Fate.HELDOUT, Fate.BOTH),
+        )
+        return choice, self._cut(blocks, choice)
+
+    def _cut(self, blocks: list[Block], choice: Choice) -> int:
+        """The sentence at which the only document is divided (or the word, where a sentence has no end);
+        0 where there are more documents."""
+        if choice.split_by != "position":
+            return 0
+        place = int(np.flatnonzero(choice.fates == Fate.BOTH)[0])
+        text = _record(blocks, place).text
+        wanted = (1 - self.recipe.heldout) * len(text)
+        places = sentence_starts(text)[1:]
+        if not places and len(text) > _ENDLESS * self.recipe.rows.length:
+            places = [text.rfind(" ", 0, int(wanted))]
+        if not places or places == [-1]:
+            raise UserError(
+                f"{named(self.sources)} holds a single sentence, which cannot be split into a training "
+                "and a held-out part. Give more text (--data.root)."
+            )
+        cut = min(places, key=lambda at: abs(at - wanted))
+        if text[:cut].strip() == text[cut:].strip():
+            raise UserError(f"{named(self.sources)} repeats one text; give more (--data.root).")
+        return cut
+
+    def _tokenizer(self, shards: Shards, jobs: list[ShardTask]) -> Tokenizer:
+        """The tokenizer that shards are made with, loaded or trained."""
+        if shards.tokenizer.exists():
+            return Tokenizer.load(shards.tokenizer)
+        if self.recipe.tokenizer.path is not None:
+            found = self.recipe.tokenizer.load()
+        else:
+            self.report("training the tokenizer", 0, 1)
+            characters = sum(int(job.block.entries()["characters"].sum()) for job in jobs)
+            texts = _Texts(jobs, every=-(-characters // _TRAINING_TEXT))
+            found = self.recipe.tokenizer.train(texts)
+            self.report("training the tokenizer", 1, 1)
+        beside = shards.tokenizer.with_suffix(".unfinished")
+        found.save(beside)
+        beside.rename(shards.tokenizer)
+        return Tokenizer.load(shards.tokenizer)
 
     def _write(
-        self, split: str, spool: Spool, tokenizer: Tokenizer, counts: np.ndarray
-    ) -> dict[str, Any]:
-        """Write the rows of a split; counts of its training tokens are added to ``counts``."""
-        writer = RowWriter(self.work / f"{split}.array_record")
-        vocabulary = tokenizer.vocabulary
-        maker: FullRows | PairRows = (
-            FullRows(self.length, vocabulary)
-            if self.layout == "full"
-            else PairRows(self.length, vocabulary)
-        )
-        documents = words = text = used = 0
-        total = spool.sizes[split]
-
-        def put(table: np.ndarray) -> int:
-            writer.write(table)
-            if split == "train":
-                counts[:] += np.bincount(table["tokens"].ravel(), minlength=len(counts))
-            return int(table["used"].sum())
-
-        for group in _gathered(spool.read(split)):
-            for tokens in encode(tokenizer, group):
-                words += int(tokens["word"].sum())
-                text += len(tokens)
-                used += put(maker.add(tokens))
-            documents += len(group)
-            self.report(f"tokenising {split}", documents, total)
-        used += put(maker.finish())
-        writer.close()
-        self._check(split, writer.rows, maker)
-        fill = used / (writer.rows * self.length)
-        numbers = {"documents": documents, "rows": writer.rows, "tokens": used, "fill": fill}
-        if isinstance(maker, PairRows):
-            numbers |= {"documents_of_one_piece": maker.single}
-        return numbers | {"text_tokens": text, "words": words}
-
-    def _check(self, split: str, rows: int, maker: FullRows | PairRows) -> None:
-        part = {"train": "training", "heldout": "held-out"}[split]
-        if not rows:
-            raise UserError(
-                f"{self.source} gives no {part} row. Give more text (--data.root), shorter rows "
-                "(--data.length), or another share of held-out text (--data.heldout)."
-            )
-        if isinstance(maker, PairRows) and maker.documents < 2:
-            raise UserError(
-                f"The {part} part of {self.source} has one document, and pairs need two (two blank "
-                "lines separate documents in a file). Give more (--data.root, --data.heldout), or "
-                "choose --data.layout full."
-            )
+        self, shards: Shards, jobs: list[ShardTask], choice: Choice
+    ) -> tuple[list[dict[str, Any]], np.ndarray]:
+        """Write all shards; their summaries, and how often each id stands in the training rows."""
+        total = choice.count(Fate.TRAIN, Fate.HELDOUT, Fate.BOTH)
+        missing = [job for job in jobs if shards.summary(job.block.number) is None]
+        done = total - sum(job.documents for job in missing)
+        run = partial(_run, report=self.report) if len(jobs) == 1 else ShardTask.run
+        for job, _ in spread(run, missing, workers=self.workers):
+            done += job.documents
+            self.report("tokenising", done, total)
+        self.report("tokenising", total, total)
+        return shards.gather(len(jobs))
 
 
 @dataclass(frozen=True)
 class _Texts:
     """Training texts, or every n-th of them, as often as they are asked for."""
 
-    spool: Spool
+    jobs: list[ShardTask]
     every: int
 
     def __iter__(self) -> Iterator[str]:
-        return (text for text, id in self.spool.read("train") if id % self.every == 0)
+        for job in self.jobs:
+            for text, split, id in job.texts():
+                if split == "train" and id % self.every == 0:
+                    yield text
 
 
-def encode(tokenizer: Tokenizer, documents: list[tuple[str, int]]) -> Iterator[np.ndarray]:
-    """Tokens of (text, id) documents as records of ``layout.TOKEN``; none of those without.
-
-    Long documents are encoded in parts that end with a sentence, so that threads share them.
-    """
-    starts = [np.array(sentence_starts(text)) for text, _ in documents]
-    parts: list[str] = []
-    owners: list[tuple[int, int]] = []
-    for place, ((text, _), sentences) in enumerate(zip(documents, starts, strict=True)):
-        begin = 0
-        while begin < len(text):
-            later = np.searchsorted(sentences, begin + _CHUNK)
-            end = int(sentences[later]) if later < len(sentences) else len(text)
-            parts.append(text[begin:end])
-            owners.append((place, begin))
-            begin = end
-    tables: list[list[np.ndarray]] = [[] for _ in documents]
-    encoded = (
-        one
-        for group in _gathered(zip(parts, range(len(parts)), strict=True))
-        for one in tokenizer.encode([part for part, _ in group])
-    )
-    for (place, begin), one in zip(owners, encoded, strict=True):
-        table = np.zeros(len(one.ids), TOKEN)
-        table["id"], table["word"] = one.ids, one.word_starts
-        table["document"] = documents[place][1]
-        first = np.searchsorted(one.offsets + begin, starts[place])
-        table["sentence"][first[first < len(table)]] = True
-        tables[place].append(table)
-    for pieces in tables:
-        if sum(map(len, pieces)):
-            yield np.concatenate(pieces)
+def _run(job: ShardTask, *, report: Report) -> dict[str, Any]:
+    return job.run(lambda done: report("tokenising", done, job.documents))
 
 
-def _gathered(documents: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
-    """Documents in lists of about a million characters."""
-    group: list[tuple[str, int]] = []
-    size = 0
-    for document in documents:
-        group.append(document)
-        size += len(document[0])
-        if size >= _BATCH:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+def _jobs(shards: Shards, blocks: list[Block], choice: Choice, cut: int) -> list[ShardTask]:
+    ends = list(accumulate(block.documents for block in blocks))
+    fates = np.split(choice.fates.astype(np.uint8), ends[:-1])
+    return [ShardTask(shards, *each, cut) for each in zip(blocks, fates, strict=True)]
+
+
+def _record(blocks: list[Block], place: int) -> Any:
+    """The document at a place among all."""
+    for block in blocks:
+        if place < block.documents:
+            return next(islice(block.records(), place, None))
+        place -= block.documents
+    raise IndexError(place)
 
 
 def _silent(stage: str, done: int, total: int) -> None:

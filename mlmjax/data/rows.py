@@ -1,30 +1,41 @@
 """Fixed-shape rows of tokens in ArrayRecord: written in order, read at random."""
 
 from collections.abc import Sequence
+from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from mlmjax.core.errors import UserError
 
+OPEN = 256
+"""Shards that are held open at a time."""
 
-def row_dtype(length: int) -> np.dtype:
+
+@cache
+def row_dtype(length: int, *, documents: int = 0) -> np.dtype:
     """One row: a fixed record of numbers.
 
     ``used`` counts the tokens that are not padding; ``document`` is the hash of the (first)
-    document's text; the document's rows are ``first`` .. ``first + siblings - 1``.
+    document's text; the document's rows are ``first`` .. ``first + siblings - 1`` of its shard.
+    Packed rows of up to ``documents`` documents also hold each token's document, counted from 0
+    within the row (``documents`` where there is none), and the documents' ids.
     """
+    packed = [("documents", "<u2", (length,)), ("document_ids", "<u8", (documents,))]
     return np.dtype(
         [
             ("tokens", "<i4", (length,)),
             ("word_starts", "?", (length,)),
+            ("sentence_starts", "?", (length,)),
             ("segments", "u1", (length,)),
             ("used", "<i4"),
             ("siblings", "<i4"),
             ("first", "<i8"),
             ("document", "<u8"),
+            *(packed if documents else ()),
         ]
     )
 
@@ -48,23 +59,45 @@ class RowWriter:
 
 
 class Rows:
-    """Rows of a file, read at random and from any number of threads."""
+    """Rows of some files, read at random and from any number of threads."""
 
-    def __init__(self, path: Path, *, length: int, pairs: bool, padding: int) -> None:
-        """Open the rows of a file; nothing is read yet.
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        sizes: Sequence[int],
+        *,
+        length: int,
+        padding: int,
+        frequency: Float[np.ndarray, " vocabulary"],
+        pairs: bool = False,
+        documents: int = 0,
+        streams: Sequence[int] | None = None,
+    ) -> None:
+        """Open the rows of some files; nothing is read yet.
 
         Args:
-            path: the file that :class:`RowWriter` wrote.
+            paths: files that :class:`RowWriter` wrote; an example id counts through them.
+            sizes: rows in each.
             length: tokens in a row.
-            pairs: whether rows are pairs of texts for next-sentence prediction.
             padding: the token that fills what a row does not use.
+            frequency: each token's share of the training text.
+            pairs: whether rows are pairs of texts for next-sentence prediction.
+            documents: the most documents in a packed row; 0 where rows are not packed.
+            streams: rows of each source, in order; by default all are of one.
         """
-        self.path, self.length, self.pairs, self.padding = path, length, pairs, padding
-        self._dtype = row_dtype(length)
-        self._reader = ArrayRecordReader(str(path), "readahead_buffer_size:0")
+        self.length, self.padding, self.frequency = length, padding, frequency
+        self.pairs, self.documents = pairs, documents
+        self._dtype = row_dtype(length, documents=documents)
+        self._paths = list(paths)
+        self._ends = np.cumsum([0, *sizes])
+        ends = np.cumsum([0, *(streams if streams is not None else [len(self)])]).tolist()
+        self.streams = list(pairwise(ends))
+        """The first row of each source, and the one after its last."""
+        # A file of its own for each block: a corpus has more of them than a process may hold open.
+        self._reader = lru_cache(OPEN)(self._open)
 
     def __len__(self) -> int:
-        return self._reader.num_records()
+        return int(self._ends[-1])
 
     def read(
         self, indices: Sequence[int] | Int[np.ndarray, " rows"]
@@ -72,15 +105,27 @@ class Rows:
         """The rows at some indices, as records of :func:`row_dtype`.
 
         Raises:
-            UserError: the file is damaged.
+            UserError: a file is damaged.
         """
-        if not len(indices):
-            return np.zeros(0, self._dtype)
+        wanted = np.asarray(indices, np.int64)
+        found = np.zeros(len(wanted), self._dtype)
+        shards = np.searchsorted(self._ends, wanted, "right") - 1
+        for shard in np.unique(shards).tolist():
+            places = np.flatnonzero(shards == shard)
+            found[places] = self._read(shard, wanted[places] - self._ends[shard])
+        found["first"] += self._ends[shards]
+        return found
+
+    def _read(self, shard: int, places: Int[np.ndarray, " rows"]) -> Shaped[np.ndarray, " rows"]:
+        path = self._paths[shard]
         try:
-            records = self._reader.read([int(index) for index in indices])
-            return np.frombuffer(b"".join(records), self._dtype)
+            return np.frombuffer(b"".join(self._reader(path).read(places.tolist())), self._dtype)
         except (RuntimeError, ValueError) as error:
             raise UserError(
-                f"The prepared rows {self.path} cannot be read ({error}). Delete the folder and "
+                f"The prepared rows {path} cannot be read ({error}). Delete the folder and "
                 "run the command again."
             ) from error
+
+    @staticmethod
+    def _open(path: Path) -> ArrayRecordReader:
+        return ArrayRecordReader(str(path), "readahead_buffer_size:0")

@@ -12,13 +12,21 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
+from typing import TypeAlias
 
-from mlmjax.data.documents import Document
+from mlmjax.data.documents import Broken, Document, raise_broken
+
+Module: TypeAlias = tuple[str, str, Path]
+"""Its name, its label and its file."""
 
 PACKAGES = ("numpy", "scipy", "jax")
 """Beside the standard library, whose label is ``python``; one that is not installed is left out."""
+
+PART = 1 << 25
+"""Bytes of program text in a part, or a little more."""
 
 _SKIPPED = {
     *("test", "tests", "idle_test", "internal_test_util"),
@@ -58,20 +66,28 @@ def pydocs(packages: tuple[str, ...] = PACKAGES) -> Iterator[Document]:
     A document is a docstring or a topic of ``pydoc``, cleaned of examples, rules and markup. Its
     group is the module, its label the package.
     """
-    for name, label, path in _files(packages):
-        for part, raw in _texts(path, topics=name == _TOPICS):
-            if text := clean(raw):
-                yield Document(text, f"{name}.{part}" if part else name, label)
+    for part in PyDocs(packages).parts():
+        yield from part.read(raise_broken)
 
 
 class PyDocs:
-    """:func:`pydocs` as a source that can be read again."""
+    """:func:`pydocs` as a source that can be read in parts."""
 
     def __init__(self, packages: tuple[str, ...] = PACKAGES) -> None:
         self.packages = packages
 
-    def __iter__(self) -> Iterator[Document]:
-        return pydocs(self.packages)
+    def parts(self) -> list["Modules"]:
+        """Modules one after the other, some 32 MiB of program text in each part."""
+        found: list[Modules] = []
+        files: list[Module] = []
+        size = 0
+        for module in _files(self.packages):
+            files.append(module)
+            size += _size(module[2])
+            if size >= PART:
+                found.append(Modules(tuple(files), size))
+                files, size = [], 0
+        return [*found, Modules(tuple(files), size)] if files else found
 
     def __str__(self) -> str:
         return "the documentation of the installed packages"
@@ -85,6 +101,31 @@ class PyDocs:
         return found.hexdigest()
 
 
+@dataclass(frozen=True)
+class Modules:
+    """The documentation of some modules.
+
+    Attributes:
+        files: the modules.
+        size: bytes of all files.
+    """
+
+    files: tuple[Module, ...]
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The first module."""
+        return f"the documentation of {self.files[0][0]} and others"
+
+    def read(self, broken: Broken) -> Iterator[Document]:
+        """The documents; a file that this Python cannot read is passed over."""
+        for name, label, path in self.files:
+            for part, raw in _texts(path, topics=name == _TOPICS):
+                if text := clean(raw):
+                    yield Document(text, f"{name}.{part}" if part else name, label, place=str(path))
+
+
 def clean(docstring: str) -> str:
     """A docstring as prose: without indentation, examples that run, rules and reST markup."""
     text = cleandoc(docstring)
@@ -94,8 +135,8 @@ def clean(docstring: str) -> str:
     return text.strip()
 
 
-def _files(packages: tuple[str, ...]) -> Iterator[tuple[str, str, Path]]:
-    """(module, label, file) of every module, in a fixed order."""
+def _files(packages: tuple[str, ...]) -> Iterator[Module]:
+    """Every module, in a fixed order."""
     library = Path(sysconfig.get_path("stdlib"))
     roots = [("python", "", library)]
     for package in packages:
@@ -108,6 +149,13 @@ def _files(packages: tuple[str, ...]) -> Iterator[tuple[str, str, Path]]:
             if not _SKIPPED.intersection(relative.parts):
                 name = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
                 yield prefix + name, label, path
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _read(path: Path) -> bytes:

@@ -1,120 +1,204 @@
-"""A source's documents on disk: normalised, each text once, each on its side of the split."""
+"""Documents on disk between reading and tokenising: blocks of texts, and a table of what is known."""
 
 import hashlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
-from mlmjax.core.errors import UserError
-from mlmjax.data.base import Report
-from mlmjax.data.documents import Source, hash64, normalise
-from mlmjax.data.sentences import sentence_starts
+import numpy as np
+
+from mlmjax.data import reading
+from mlmjax.data.choosing import ENTRY, Entries, Fate
+from mlmjax.data.cleaning import Cleaning
+from mlmjax.data.documents import hash64
+from mlmjax.data.reading import Reading, Record, Tally, Task
+from mlmjax.data.tokenising import Text
 
 
 @dataclass(frozen=True)
-class Spool:
-    """Documents that wait to be tokenised.
+class Block:
+    """Some documents on disk, in order.
 
     Attributes:
-        path: one JSON list a line: text and unit.
-        heldout: units that are held out.
-        counts: documents read, empty, duplicate and kept.
-        sizes: documents of each split.
-        characters: all text.
-        split_by: what a unit is: a ``group``; a ``document`` if there is one group; a ``position``
-            if there is one document, whose last part is held out.
+        number: its place among all blocks.
+        path: of its files, without their endings.
+        documents: how many there are.
+        source: which source they are of.
     """
 
+    number: int
     path: Path
-    heldout: frozenset[str]
-    counts: dict[str, int]
-    sizes: dict[str, int]
-    characters: int
-    split_by: str
+    documents: int
+    source: int
 
-    @classmethod
-    def fill(cls, path: Path, source: Source, share: float, report: Report) -> "Spool":
-        """Read a source to its end.
+    def entries(self) -> Entries:
+        """What is known of its documents."""
+        return np.load(_table(self.path))
+
+    def signatures(self) -> np.ndarray:
+        """MinHash signatures of its documents, where they were asked for; read when they are used."""
+        return np.load(_signatures(self.path), mmap_mode="r")
+
+    def records(self) -> Iterator[Record]:
+        """Its documents."""
+        with _texts(self.path).open(encoding="utf-8") as file:
+            for line in file:
+                yield Record(*json.loads(line))
+
+
+class Spool:
+    """A folder of blocks that tasks fill, each by itself.
+
+    The last file that a task writes is its summary. A task that has one is done; one that was broken
+    off is done again, and gives the same bytes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def summary(self, task: Task) -> dict[str, Any] | None:
+        """What a task read and wrote; none if it is not done."""
+        path = self._summary(task)
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def fill(
+        self, task: Task, how: Reading, progress: Callable[[int], None] | None = None
+    ) -> dict[str, Any]:
+        """Read a task's documents into blocks.
 
         Args:
-            path: the file to write.
-            source: the documents.
-            share: share of the units to hold out; at least one on either side.
-            report: called now and then with the number of documents read.
+            task: what to read.
+            how: what is dropped, and what happens where something cannot be read.
+            progress: called now and then with the number of documents read.
+
+        Returns:
+            The task's summary: counts, the first few messages, and the documents in each block.
 
         Raises:
-            UserError: there is no text, or a single sentence, which cannot be split.
+            UserError: something cannot be read.
         """
-        counts = {"read": 0, "empty": 0, "duplicates": 0, "kept": 0}
-        seen: set[bytes] = set()
-        groups: dict[str, int] = {}
-        characters = 0
-        with path.open("w", encoding="utf-8") as file:
-            for document in source:
-                counts["read"] += 1
-                if counts["read"] % 200 == 0:
-                    report("reading", counts["read"], 0)
-                text = normalise(document.text)
-                key = hashlib.blake2b(text.encode(), digest_size=16).digest()
-                if not text or key in seen:
-                    counts["duplicates" if text else "empty"] += 1
-                    continue
-                seen.add(key)
-                groups[document.group] = groups.get(document.group, 0) + 1
-                characters += len(text)
-                file.write(json.dumps([text, document.group]) + "\n")
-        counts["kept"] = len(seen)
-        report("reading", counts["read"], counts["read"])
-        if len(seen) < 2:
-            return cls._of_one(path, source, share, counts)
-        if len(groups) == 1:
-            groups = {str(id): 1 for _, _, id in _records(path)}
-            split_by = "document"
-        else:
-            split_by = "group"
-        heldout = heldout_units(list(groups), share)
-        held = sum(groups[unit] for unit in heldout)
-        sizes = {"train": len(seen) - held, "heldout": held}
-        return cls(path, heldout, counts, sizes, characters, split_by)
+        tally, sizes = Tally(), []
+        for number, records in groupby(reading.read(task, how, tally, progress), itemgetter(0)):
+            with _Writer(self._block(task, number), how.cleaning) as writer:
+                for _, record in records:
+                    writer.write(record)
+                sizes.append(writer.finish())
+        summary = {"counts": dict(tally.counts), "broken": tally.broken, "blocks": sizes}
+        write_whole(self._summary(task), json.dumps(summary).encode())
+        return summary
 
-    @classmethod
-    def _of_one(cls, path: Path, source: Source, share: float, counts: dict[str, int]) -> "Spool":
-        """The first part of the only document, for training, and its last sentences."""
-        text = next((text for text, _, _ in _records(path)), "")
-        places = sentence_starts(text)[1:]
-        if not places:
-            raise UserError(
-                f"{source} holds {'a single sentence' if text else 'no text'}, which cannot be "
-                "split into a training and a held-out part. Give more text (--data.root)."
-            )
-        cut = min(places, key=lambda place: abs(place - (1 - share) * len(text)))
-        parts = [text[:cut].strip(), text[cut:].strip()]
-        if parts[0] == parts[1]:
-            raise UserError(f"{source} repeats one text; give more (--data.root).")
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps([part, part]) + "\n" for part in parts)
-        sizes = {"train": 1, "heldout": 1}
-        return cls(path, frozenset(parts[1:]), counts, sizes, len(text), "position")
+    def blocks(self, tasks: Sequence[Task]) -> list[Block]:
+        """The blocks of tasks, which are all done, in order."""
+        found: list[Block] = []
+        for task in tasks:
+            summary = self.summary(task)
+            assert summary is not None, f"task {task.number} is not done"
+            for number, documents in enumerate(summary["blocks"]):
+                path = self._block(task, number)
+                found.append(Block(len(found), path, documents, task.source))
+        return found
 
-    def read(self, split: str) -> Iterator[tuple[str, int]]:
-        """(text, id) of each document of a split; the id is the hash of the text."""
-        for text, group, id in _records(self.path):
-            unit = str(id) if self.split_by == "document" else group
-            if (unit in self.heldout) == (split == "heldout"):
-                yield text, id
+    def _summary(self, task: Task) -> Path:
+        return self.folder / f"{task.number:06d}.json"
+
+    def _block(self, task: Task, number: int) -> Path:
+        return self.folder / f"{task.number:06d}-{number:04d}"
 
 
-def heldout_units(units: list[str], share: float) -> frozenset[str]:
-    """The units whose hash lies in the first ``share`` of all hashes: a choice that adding other
-    units does not change; at least one unit, and not all of them."""
-    ranked = sorted(units, key=lambda unit: (hash64(unit), unit))
-    below = sum(hash64(unit) < share * 2**64 for unit in units)
-    return frozenset(ranked[: min(max(below, 1), len(units) - 1)])
+class _Writer:
+    """Writes one block."""
+
+    def __init__(self, path: Path, cleaning: Cleaning) -> None:
+        self._path, self._cleaning = path, cleaning
+        self._entries: list[tuple] = []
+        self._signatures: list[np.ndarray] = []
+        # Another process may still be at the same block, if the one that started it was killed.
+        self._file = _beside(_texts(path)).open("w", encoding="utf-8")
+
+    def write(self, record: Record) -> None:
+        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._entries.append(entry(record))
+        if self._cleaning.near_duplicates is not None:
+            self._signatures.append(self._cleaning.signature(record.text))
+
+    def __enter__(self) -> "_Writer":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._file.close()
+
+    def finish(self) -> int:
+        """Give the files their names; how many documents they hold."""
+        self._file.close()
+        save(_table(self._path), np.array(self._entries, ENTRY))
+        if self._signatures:
+            save(_signatures(self._path), np.stack(self._signatures))
+        _beside(_texts(self._path)).rename(_texts(self._path))
+        return len(self._entries)
 
 
-def _records(path: Path) -> Iterator[tuple[str, str, int]]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            text, group = json.loads(line)
-            yield text, group, hash64(text)
+def entry(record: Record) -> tuple[tuple[int, int], int, int, int]:
+    """What is known of a document: one of ``choosing.ENTRY``."""
+    text = hash128(record.text)
+    group = hash64(record.group) if record.group else text[0]
+    return text, group, hash64(record.id) if record.id else 0, len(record.text)
+
+
+def hash128(text: str) -> tuple[int, int]:
+    """The BLAKE2b hash of a text, in two words; the first is the document's id."""
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def kept(records: Iterator[Record], fates: np.ndarray, *, cut: int = 0) -> Iterator[Text]:
+    """The documents that are kept, each with its split and its id.
+
+    Args:
+        records: the documents.
+        fates: the :class:`~mlmjax.data.choosing.Fate` of each.
+        cut: the character at which the only document is divided.
+    """
+    for record, fate in zip(records, fates.tolist(), strict=True):
+        if fate in (Fate.TRAIN, Fate.HELDOUT):
+            split = "train" if fate == Fate.TRAIN else "heldout"
+            yield record.text, split, hash128(record.text)[0]
+        elif fate == Fate.BOTH:
+            first, last = record.text[:cut].strip(), record.text[cut:].strip()
+            yield first, "train", hash128(first)[0]
+            yield last, "heldout", hash128(last)[0]
+
+
+def save(path: Path, array: np.ndarray) -> None:
+    """Write an array so that the file is whole or absent."""
+    beside = _beside(path)
+    with beside.open("wb") as file:
+        np.save(file, array)
+    beside.rename(path)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is whole or absent."""
+    beside = _beside(path)
+    beside.write_bytes(content)
+    beside.rename(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+
+
+def _texts(path: Path) -> Path:
+    return path.with_name(f"{path.name}.jsonl")
+
+
+def _table(path: Path) -> Path:
+    return path.with_name(f"{path.name}.npy")
+
+
+def _signatures(path: Path) -> Path:
+    return path.with_name(f"{path.name}-signatures.npy")

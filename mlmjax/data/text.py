@@ -1,18 +1,22 @@
 """Text: where it comes from, how it is tokenised and laid out in rows."""
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Self
 
 import jax
 import jax.numpy as jnp
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mlmjax.core.vocabulary import Vocabulary
+from mlmjax.data import cache
 from mlmjax.data.base import Data, Report
+from mlmjax.data.cleaning import Cleaning
 from mlmjax.data.documents import Source
-from mlmjax.data.prepare import Layout, PreparedText, prepare
+from mlmjax.data.prepare import PreparedText, Recipe, prepare
+from mlmjax.data.reading import OnError
 from mlmjax.data.samples import PyDocs
-from mlmjax.data.sources import TextFiles
+from mlmjax.data.sources import Documents, Format, MixturePart, TextSource
+from mlmjax.data.tokenising import Layout, RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.data.tokenizer_training import SPECIAL
 
@@ -20,35 +24,82 @@ from mlmjax.data.tokenizer_training import SPECIAL
 class TextData(Data):
     """Rows of text; without a root, documentation that every install carries."""
 
+    format: Format = "auto"
+    """Of the files at ``root``; by default their endings tell."""
+    field: str = "text"
+    """What holds the text, where documents have fields (JSONL, Parquet, ArrayRecord, TFDS)."""
+    id_field: str | None = None
+    """What holds a document's id, which must differ over all sources; by default there is none."""
+    group_field: str | None = None
+    """What the split goes by, such as an author; by default each document with fields is by itself."""
+    documents: Documents = "blank_lines"
+    """What is a document in plain text: what stands between two or more blank lines, or one
+    (``blank_line``), a ``line``, or a ``file``."""
+    split: str = "train"
+    """Which split of a TFDS dataset is read; this is not the split for training."""
+    mixture: tuple[MixturePart, ...] = ()
+    """Several sources in place of ``root``, ``ROOT=WEIGHT`` each: how much of a batch is of it."""
+    on_error: OnError = "stop"
+    """At a document that cannot be read, stop, or skip and count it."""
+    cleaning: Cleaning = Cleaning()
+    """What is dropped, beside exact duplicates."""
     length: Annotated[int, Field(ge=8)] = 128
     """Tokens in a row, special ones included."""
     layout: Layout = "full"
     """``full``: consecutive sentences up to the length. ``pairs``: two texts for next-sentence
-    prediction, the second drawn anew every epoch."""
+    prediction, the second drawn anew every epoch. ``packed``: several documents in a row that do not
+    see each other."""
+    documents_per_row: Annotated[int, Field(ge=1, lt=2**16)] = 16
+    """The most documents in a packed row; masks cost so much more, and rows of very short documents
+    are fuller."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """The tokenizer."""
     heldout: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Share of the groups (files, modules) that training does not see."""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that prepare; 0 for one a core. What they make does not depend on it."""
     examples: tuple[str, ...] = ()
     """Sentences with a mask token that are filled when a run ends."""
 
-    def source(self) -> Source:
-        """The documents.
+    @model_validator(mode="after")
+    def _one_kind_of_source(self) -> Self:
+        if self.mixture and self.root is not None:
+            raise ValueError("root and mixture are two ways to name the text: give one of them")
+        return self
+
+    def sources(self) -> Sequence[Source]:
+        """Where the documents come from.
 
         Raises:
-            UserError: there is no text at ``root``.
+            UserError: there is no text at a root.
         """
-        return PyDocs() if self.root is None else TextFiles(self.root)
+        if self.mixture:
+            return [self._like(part).open() for part in self.mixture]
+        if self.root is None:
+            return [PyDocs()]
+        return [self._like(TextSource(root=self.root)).open()]
+
+    def _like(self, source: TextSource) -> TextSource:
+        """The source, read as this config says where it says nothing itself."""
+        names = ("format", "field", "id_field", "group_field", "documents", "split")
+        return source.updated(
+            **{n: getattr(self, n) for n in names if n not in source.model_fields_set}
+        )
+
+    def recipe(self) -> Recipe:
+        """What is made of the documents."""
+        documents = self.documents_per_row if self.layout == "packed" else 0
+        rows = RowSettings(self.length, self.layout, documents)
+        return Recipe(self.tokenizer, rows, self.heldout, self.cleaning, self.on_error)
 
     def prepare(self, report: Report | None = None) -> PreparedText:
         """Rows, from the cache or made now; see :func:`mlmjax.data.prepare.prepare`."""
         return prepare(
-            self.source(),
-            tokenizer=self.tokenizer,
-            length=self.length,
-            layout=self.layout,
-            heldout=self.heldout,
-            folder=Path(self.cache).expanduser() if self.cache else None,
+            self.sources(),
+            self.recipe(),
+            weights=[part.weight for part in self.mixture] or None,
+            folder=cache.local(self.cache),
+            workers=self.workers,
             report=report,
         )
 
@@ -59,12 +110,17 @@ class TextData(Data):
             "tokens": (row, jnp.int32),
             "valid": (row, jnp.bool_),
             "word_starts": (row, jnp.bool_),
+            "sentence_starts": (row, jnp.bool_),
             "segments": (row, jnp.int32),
+            "frequency": (row, jnp.float32),
             "id": ((self.batch, 2), jnp.uint32),
             "epoch": ((self.batch,), jnp.int32),
         }
         if self.layout == "pairs":
             shapes["is_next"] = ((self.batch,), jnp.int32)
+        if self.layout == "packed":
+            shapes["documents"] = (row, jnp.int32)
+            shapes["document_ids"] = ((self.batch, self.documents_per_row, 2), jnp.uint32)
         return {name: jax.ShapeDtypeStruct(*one) for name, one in shapes.items()}
 
     def abstract_vocabulary(self) -> Vocabulary:

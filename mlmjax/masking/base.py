@@ -3,6 +3,7 @@
 import numbers
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import jax
@@ -15,6 +16,9 @@ from mlmjax.core.config import Config
 from mlmjax.core.errors import UserError
 from mlmjax.core.types import Mask
 
+Step = Int[Array, ""] | int
+"""Number of updates made so far; may be traced."""
+
 Ratio = float | Float[Array, ""]
 """Share of the eligible tokens; a scheduled ratio is traced."""
 
@@ -23,6 +27,25 @@ Count = Literal["exact", "bernoulli"]
 
 LAST = np.uint32(2**32 - 1)
 """A score above all that are drawn."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Row:
+    """What a selection may look at: one row, or one document of a packed row.
+
+    Attributes:
+        eligible: the tokens that may be selected (:func:`eligible_tokens`).
+        word_starts: the tokens that begin a word.
+        sentence_starts: the tokens that begin a sentence.
+        frequency: share of the corpus' training tokens that are this token; 0 for special tokens
+            and padding.
+    """
+
+    eligible: Bool[Array, "*batch length"]
+    word_starts: Bool[Array, "*batch length"]
+    sentence_starts: Bool[Array, "*batch length"]
+    frequency: Float[Array, "*batch length"]
 
 
 class Selection(Config):
@@ -44,20 +67,20 @@ class Selection(Config):
     def __call__(
         self,
         key: Key[Array, ""],
-        eligible: Bool[Array, " length"],
-        word_starts: Bool[Array, " length"],
+        row: Row,
         *,
         ratio: Ratio | None = None,
         capacity: int | None = None,
+        step: Step = 0,
     ) -> Mask:
         """The mask of one example; ``vmap`` it over keys and rows.
 
         Args:
             key: the example's own.
-            eligible: the tokens that may be selected (:func:`eligible_tokens`).
-            word_starts: the tokens that begin a word.
+            row: its tokens.
             ratio: in place of the selection's own; may be traced.
             capacity: places in the mask; by default :meth:`capacity` of the row and the ratio.
+            step: the number of updates made so far; may be traced.
 
         Raises:
             UserError: the ratio is traced, and no capacity is given.
@@ -149,6 +172,18 @@ def below(scores: UInt32[Array, " units"], ratio: Ratio) -> Bool[Array, " units"
     """
     share = (scores >> 7).astype(jnp.float32) * 2.0**-24
     return (scores != LAST) & (share < ratio)
+
+
+def rounded(share: Ratio, total: Int[Array, ""], bits: UInt32[Array, ""]) -> Int[Array, ""]:
+    """``share`` of a total, up or down by chance: right in the mean, also of a total of 1.
+
+    Args:
+        share: in [0, 1], in steps of 2^-14; may be traced.
+        total: less than 2^17.
+        bits: random; the same bits for a larger share never give less.
+    """
+    parts = jnp.round(jnp.float32(share) * 2.0**14).astype(jnp.uint32)
+    return ((parts * total.astype(jnp.uint32) + (bits >> 18)) >> 14).astype(jnp.int32)
 
 
 def as_mask(selected: Bool[Array, " length"], capacity: int) -> Mask:

@@ -1,15 +1,15 @@
 """Ratios that change over the steps of a run, such as from low to high to steady the start."""
 
 from abc import abstractmethod
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Self
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
-from pydantic import Field
+from jaxtyping import Array, Float
+from pydantic import Field, model_validator
 
 from mlmjax.core.config import Config
-
-Step = Int[Array, ""] | int
+from mlmjax.masking.base import Step
 
 
 class RatioSchedule(Config):
@@ -66,3 +66,30 @@ class CosineRatio(LinearRatio):
     def shape(self, progress: Float[Array, ""]) -> Float[Array, ""]:
         """The share of the way from start to end, given the share of the steps."""
         return (1 - jnp.cos(jnp.pi * progress)) / 2
+
+
+class StagedRatio(RatioSchedule):
+    """One ratio after the other, such as 0.3 for the first thousand updates and 0.15 from then on."""
+
+    stages: tuple[tuple[Annotated[int, Field(ge=0)], Annotated[float, Field(gt=0, le=1)]], ...]
+    """The update at which each stage begins, ascending from 0, and its ratio: ``0 0.3 1000 0.15``."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        starts = [start for start, _ in self.stages]
+        if not starts or starts[0] != 0:
+            raise ValueError("the first stage has to begin at update 0")
+        if any(late <= early for early, late in pairwise(starts)):
+            raise ValueError(f"stages have to begin one after the other, not at {starts}")
+        return self
+
+    def at(self, step: Step, ratio: float) -> Float[Array, ""]:
+        """The ratio of the stage that contains ``step``, float32."""
+        del ratio
+        starts, ratios = (jnp.asarray(values) for values in zip(*self.stages, strict=True))
+        return ratios.astype(jnp.float32)[(starts <= step).sum() - 1]
+
+    def highest(self, ratio: float) -> float:
+        """The largest of all stages."""
+        del ratio
+        return max(ratio for _, ratio in self.stages)

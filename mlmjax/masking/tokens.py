@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key
 
@@ -9,7 +10,9 @@ from mlmjax.core.types import Mask
 from mlmjax.masking.base import (
     Count,
     Ratio,
+    Row,
     Selection,
+    Step,
     as_mask,
     below,
     bernoulli_capacity,
@@ -19,6 +22,7 @@ from mlmjax.masking.base import (
     random_scores,
     resolve_capacity,
 )
+from mlmjax.masking.units import first, prefix
 
 
 class TokenSelection(Selection):
@@ -27,6 +31,8 @@ class TokenSelection(Selection):
     count: Count = "exact"
     """``exact``: max(1, round(ratio * eligible)) tokens of a row. ``bernoulli``: each token with
     probability ``ratio``."""
+    at_least_one: bool = False
+    """Where the Bernoulli count hits none of a row's eligible tokens, one is selected all the same."""
 
     def capacity(self, length: int, ratio: float | None = None) -> int:
         """The number of places that a mask of a row of ``length`` tokens has.
@@ -38,16 +44,22 @@ class TokenSelection(Selection):
     def __call__(
         self,
         key: Key[Array, ""],
-        eligible: Bool[Array, " length"],
-        word_starts: Bool[Array, " length"],
+        row: Row,
         *,
         ratio: Ratio | None = None,
         capacity: int | None = None,
+        step: Step = 0,
     ) -> Mask:
         """The mask of one example (:func:`select_tokens`); words play no part."""
-        del word_starts
-        ratio = self.ratio if ratio is None else ratio
-        return select_tokens(key, eligible, ratio=ratio, capacity=capacity, count=self.count)
+        del step
+        return select_tokens(
+            key,
+            row.eligible,
+            ratio=self.ratio if ratio is None else ratio,
+            capacity=capacity,
+            count=self.count,
+            at_least_one=self.at_least_one,
+        )
 
 
 def token_capacity(length: int, ratio: float, *, count: Count) -> int:
@@ -63,6 +75,7 @@ def select_tokens(
     ratio: Ratio,
     capacity: int | None = None,
     count: Count = "exact",
+    at_least_one: bool = False,
 ) -> Mask:
     """Select tokens of one row uniformly: one random score a token, the smallest are selected.
 
@@ -75,6 +88,7 @@ def select_tokens(
             :func:`token_capacity`.
         count: ``exact`` selects max(1, round(ratio * eligible)) tokens, or none where none is
             eligible; ``bernoulli`` selects each by itself with probability ``ratio``.
+        at_least_one: where ``bernoulli`` hits none, the token with the smallest score is selected.
 
     Raises:
         UserError: the ratio is traced and no capacity is given, or one of them is out of range.
@@ -82,7 +96,16 @@ def select_tokens(
     bound = partial(token_capacity, count=count)
     capacity = resolve_capacity(capacity, eligible.size, ratio, bound)
     scores = random_scores(random_bits(key, eligible.size), eligible)
-    wanted = exact_count(eligible.sum(), ratio) if count == "exact" else below(scores, ratio).sum()
-    first = jnp.argsort(scores)[:capacity]
-    taken = jnp.arange(first.size) < wanted
-    return as_mask(jnp.zeros_like(eligible).at[first].set(taken, unique_indices=True), capacity)
+    every = eligible.astype(jnp.int32)
+    if count == "exact":
+        budget = jnp.minimum(exact_count(eligible.sum(), ratio), capacity)
+        return as_mask(prefix(scores, every, budget), capacity)
+    hit = below(scores, ratio)
+    if at_least_one:
+        hit = hit | (first(scores, eligible) & ~hit.any())
+
+    def cut(hit: Bool[Array, " length"]) -> Bool[Array, " length"]:
+        return prefix(scores, jnp.where(hit, every, 0), capacity)
+
+    # A loop of at most one round, since of a condition vmap computes both sides.
+    return as_mask(jax.lax.while_loop(lambda hit: hit.sum() > capacity, cut, hit), capacity)

@@ -4,13 +4,15 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Key
 
 from mlmjax.core.types import Mask
 from mlmjax.masking.base import (
     Count,
     Ratio,
+    Row,
     Selection,
+    Step,
     as_mask,
     below,
     bernoulli_capacity,
@@ -19,6 +21,14 @@ from mlmjax.masking.base import (
     random_bits,
     random_scores,
     resolve_capacity,
+)
+from mlmjax.masking.units import (
+    fill_budget,
+    first,
+    prefix,
+    unit_sizes,
+    unit_tokens,
+    word_numbers,
 )
 
 WORD_TOKENS = 4
@@ -31,6 +41,8 @@ class WordSelection(Selection):
     count: Count = "exact"
     """``exact``: as many words as fit max(1, round(ratio * eligible)) tokens. ``bernoulli``: each
     word with probability ``ratio``."""
+    at_least_one: bool = False
+    """Where the Bernoulli count hits no word of a row, one is selected all the same."""
 
     def capacity(self, length: int, ratio: float | None = None) -> int:
         """The number of places that a mask of a row of ``length`` tokens has.
@@ -42,20 +54,22 @@ class WordSelection(Selection):
     def __call__(
         self,
         key: Key[Array, ""],
-        eligible: Bool[Array, " length"],
-        word_starts: Bool[Array, " length"],
+        row: Row,
         *,
         ratio: Ratio | None = None,
         capacity: int | None = None,
+        step: Step = 0,
     ) -> Mask:
         """The mask of one example (:func:`select_words`)."""
+        del step
         return select_words(
             key,
-            eligible,
-            word_starts=word_starts,
+            row.eligible,
+            word_starts=row.word_starts,
             ratio=self.ratio if ratio is None else ratio,
             capacity=capacity,
             count=self.count,
+            at_least_one=self.at_least_one,
         )
 
 
@@ -74,6 +88,7 @@ def select_words(
     ratio: Ratio,
     capacity: int | None = None,
     count: Count = "exact",
+    at_least_one: bool = False,
 ) -> Mask:
     """Select whole words of one row (see :func:`word_numbers` for what is a word).
 
@@ -92,91 +107,29 @@ def select_words(
             largest scores fall out. Default: :func:`word_capacity`.
         count: ``exact`` as above; ``bernoulli`` selects each word by itself with probability
             ``ratio``.
+        at_least_one: where ``bernoulli`` selects none, the word with the smallest score is
+            selected, of those that the capacity holds.
 
     Raises:
         UserError: the ratio is traced and no capacity is given, or one of them is out of range.
     """
-    length = eligible.size
-    capacity = resolve_capacity(capacity, length, ratio, partial(word_capacity, count=count))
+    capacity = resolve_capacity(capacity, eligible.size, ratio, partial(word_capacity, count=count))
     word = word_numbers(eligible, word_starts)
     sizes = unit_sizes(word)
-    scores = random_scores(random_bits(key, length), sizes > 0)
-    order = jnp.argsort(scores)
+    scores = random_scores(random_bits(key, eligible.size), sizes > 0)
     if count == "exact":
-        accepted = fill_budget(
-            sizes[order], budget=exact_count(eligible.sum(), ratio), capacity=capacity
-        )
-    else:
-        hits = jnp.arange(length) < below(scores, ratio).sum()
-        accepted = hits & (jnp.cumsum(sizes[order]) <= capacity)
-    return unit_mask(word, order=order, accepted=accepted, capacity=capacity)
+        budget = exact_count(eligible.sum(), ratio)
+        chosen = fill_budget(scores, sizes, budget=budget, capacity=capacity)
+        return as_mask(unit_tokens(word, chosen), capacity)
 
+    def overflows(hit: Bool[Array, " length"]) -> Bool[Array, ""]:
+        return jnp.where(hit, sizes, 0).sum() > capacity
 
-def word_numbers(
-    eligible: Bool[Array, " length"], word_starts: Bool[Array, " length"]
-) -> Int[Array, " length"]:
-    """The number of each token's word, counted from 0; ``length`` where a token is not eligible.
+    def cut(hit: Bool[Array, " length"]) -> Bool[Array, " length"]:
+        return prefix(scores, jnp.where(hit, sizes, 0), capacity)
 
-    A word begins at an eligible token that is a word start, or that follows a token that is not
-    eligible: special tokens and padding end a word, and a row may begin in the middle of one.
-    """
-    follows = jnp.concatenate([jnp.zeros(1, bool), eligible[:-1]])
-    begins = eligible & (word_starts | ~follows)
-    return jnp.where(eligible, jnp.cumsum(begins) - 1, eligible.size)
-
-
-def unit_sizes(unit: Int[Array, " length"]) -> Int[Array, " length"]:
-    """Tokens in each unit, given each token's unit; 0 beyond the last unit."""
-    return jnp.zeros(unit.size, jnp.int32).at[unit].add(1, mode="drop")
-
-
-def fill_budget(
-    sizes: Int[Array, " units"], *, budget: Int[Array, ""], capacity: int
-) -> Bool[Array, " units"]:
-    """Accept units greedily, in the order given, as long as they fit in a budget of tokens.
-
-    A unit that does not fit in what is left is skipped. Where every unit is larger than the budget,
-    the first of the smallest is accepted, if the capacity holds it.
-
-    Args:
-        sizes: tokens in each unit; 0 where there is no unit.
-        budget: tokens to accept at most.
-        capacity: tokens to accept at most, also where the budget is too small for any unit.
-    """
-
-    def fits(accepted: Bool[Array, " units"], left: Int[Array, ""]) -> Bool[Array, " units"]:
-        return ~accepted & (sizes > 0) & (sizes <= left)
-
-    def accept(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        # What fits is accepted up to the first unit that no longer does; that one never will again,
-        # so a round decides many units at once, and a few rounds decide all.
-        accepted, left = state
-        open_ = fits(accepted, left)
-        taken = open_ & (jnp.cumsum(jnp.where(open_, sizes, 0)) <= left)
-        return accepted | taken, left - jnp.where(taken, sizes, 0).sum(dtype=left.dtype)
-
-    start = jnp.zeros(sizes.shape, bool), jnp.minimum(budget, capacity).astype(jnp.int32)
-    accepted, _ = jax.lax.while_loop(lambda state: fits(*state).any(), accept, start)
-    present = jnp.where(sizes > 0, sizes, capacity + 1)
-    smallest = present.argmin()
-    instead = ~accepted.any() & (present[smallest] <= capacity)
-    return accepted.at[smallest].set(accepted[smallest] | instead)
-
-
-def unit_mask(
-    unit: Int[Array, " length"],
-    *,
-    order: Int[Array, " length"],
-    accepted: Bool[Array, " length"],
-    capacity: int,
-) -> Mask:
-    """The mask of all tokens of the accepted units.
-
-    Args:
-        unit: each token's unit; ``length`` where it has none.
-        order: units in the order in which they were considered.
-        accepted: whether each of them, in that order, is selected.
-        capacity: places in the mask.
-    """
-    chosen = jnp.zeros_like(accepted).at[order].set(accepted, unique_indices=True)
-    return as_mask(chosen.at[unit].get(mode="fill", fill_value=False), capacity)
+    # A loop of at most one round, since of a condition vmap computes both sides.
+    hit = jax.lax.while_loop(overflows, cut, below(scores, ratio))
+    if at_least_one:
+        hit = hit | (first(scores, (sizes > 0) & (sizes <= capacity)) & ~hit.any())
+    return as_mask(unit_tokens(word, hit), capacity)

@@ -31,6 +31,11 @@ class BertConfig(TransformerConfig, ModelConfig):
     """What the learned position embeddings begin as. With sinusoids, where a shift is a linear map, a model
     learns sooner to look at neighbours."""
     segments: Annotated[int, Field(gt=0)] = 2
+    """Token types: 2 for pairs, 1 where a row is one text."""
+    span_boundary: Annotated[int, Field(gt=0)] | None = None
+    """Places in a run of hidden tokens that the span boundary head tells apart; none leaves the head out."""
+    span_boundary_place: Annotated[int, Field(gt=0)] = 200
+    """Width of the embedding of each such place."""
 
     @classmethod
     def base(cls, **changes: Any) -> Self:
@@ -42,6 +47,11 @@ class BertConfig(TransformerConfig, ModelConfig):
         """BERT-large, uncased: 340M parameters (Devlin et al. 2019, section 3)."""
         sizes = {"vocabulary": 30522, "layers": 24, "hidden": 1024, "heads": 16, "mlp": 4096}
         return cls(**{**sizes, **changes})
+
+    @classmethod
+    def roberta_base(cls, **changes: Any) -> Self:
+        """RoBERTa-base: 125M parameters (Liu et al. 2019, table 9); its code adds 1e-5 in the norms."""
+        return cls(**{"vocabulary": 50265, "segments": 1, "epsilon": 1e-5, **changes})
 
     @property
     def columns(self) -> int:
@@ -91,6 +101,10 @@ class Bert(nnx.Module):
         self.next_sentence = Linear(
             hidden, 2, axes=("embed", None), std=std, dtype=dtype, rngs=rngs
         )
+        places = config.span_boundary
+        self.span_boundary = (
+            None if places is None else SpanBoundaryHead(config, places=places, rngs=rngs)
+        )
 
     def encode(
         self,
@@ -99,12 +113,26 @@ class Bert(nnx.Module):
         visibility: Visibility,
         key: Key[Array, ""] | None = None,
         *,
+        positions: Int[Array, "batch length"] | None = None,
         every_layer: bool = False,
     ) -> Encoded:
-        """Hidden states of the tokens at positions 0, 1, ...; ``key`` is that of dropout."""
+        """Hidden states of the tokens.
+
+        Args:
+            tokens: token ids.
+            segments: token types.
+            visibility: who may attend to whom.
+            key: of dropout; without one there is none.
+            positions: of each token, as packed rows need them; by default 0, 1, ... in every row.
+            every_layer: also return the state after each block.
+        """
         keys = (None, None) if key is None else tuple(jax.random.split(key))
-        positions = self.position.embedding[: tokens.shape[1]]
-        embedded = self.norm(self.token(tokens) + self.segment(segments) + positions)
+        position = (
+            self.position.embedding[: tokens.shape[1]]
+            if positions is None
+            else self.position(positions)
+        )
+        embedded = self.norm(self.token(tokens) + self.segment(segments) + position)
         embedded = dropout(embedded, self.config.dropout, key=keys[0])
         return self.encoder(embedded, visibility, keys[1], every_layer=every_layer)
 
@@ -140,3 +168,44 @@ class MaskedTokenHead(nnx.Module):
 
     def __call__(self, hidden: Float[Array, "*places hidden"]) -> Float[Array, "*places hidden"]:
         return self.norm(ACTIVATIONS[self.activation](self.dense(hidden)))
+
+
+class SpanBoundaryHead(nnx.Module):
+    """Predicts the tokens of a run from what stands on either side (SpanBERT, Joshi et al. 2020, section 3.2).
+
+    Two layers, each affine, activation, norm. As with :class:`MaskedTokenHead`, calling it gives the vector
+    that is multiplied with the token table; ``bias`` is added to the logits.
+    """
+
+    def __init__(self, config: BertConfig, *, places: int, rngs: nnx.Rngs):
+        hidden, std, dtype = config.hidden, config.initial_std, config.dtype
+        width = config.span_boundary_place
+        self.activation = config.activation
+        self.places = places
+        self.place = embedding(places, width, axes=(None, None), std=std, rngs=rngs)
+        # Its inputs are two states and a place: few meshes divide that sum, so the outputs are cut.
+        self.first = Linear(
+            2 * hidden + width, hidden, axes=(None, "embed"), std=std, dtype=dtype, rngs=rngs
+        )
+        self.first_norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
+        self.second = Linear(hidden, hidden, axes=("embed", None), std=std, dtype=dtype, rngs=rngs)
+        self.second_norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
+        self.bias = nnx.Param(jnp.zeros(config.columns), axes=("vocab",))
+
+    def __call__(
+        self,
+        left: Float[Array, "*places hidden"],
+        right: Float[Array, "*places hidden"],
+        place: Int[Array, "*places"],
+    ) -> Float[Array, "*places hidden"]:
+        """The vector of each token.
+
+        Args:
+            left: the state before the token's run.
+            right: the state after it.
+            place: of the token within the run, from 0; the last place stands for all beyond it.
+        """
+        act = ACTIVATIONS[self.activation]
+        place = self.place(jnp.minimum(place, self.places - 1)).astype(left.dtype)
+        joined = jnp.concatenate([left, right, place], axis=-1)
+        return self.second_norm(act(self.second(self.first_norm(act(self.first(joined))))))

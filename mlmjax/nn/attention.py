@@ -6,7 +6,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from mlmjax.nn.dropout import dropout
 from mlmjax.nn.linear import Linear
@@ -17,17 +17,23 @@ Implementation = Literal["xla", "cudnn"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Visibility:
-    """Who may attend to whom: every position to every valid position (bidirectional).
+    """Who may attend to whom: every position to every valid position, in packed rows of its own document.
 
     Attributes:
         valid: is there a token at this position? Padding is seen by nobody.
+        documents: in packed rows, the number of each token's document within its row; None where a row is one
+            text.
     """
 
     valid: Bool[Array, "batch length"]
+    documents: Int[Array, "batch length"] | None = None
 
-    def mask(self) -> Bool[Array, "batch 1 1 length"]:
-        """True where a query (third axis, broadcast) may attend to a key (last axis)."""
-        return self.valid[:, None, None, :]
+    def mask(self) -> Bool[Array, "batch 1 queries length"]:
+        """True where a query (third axis; 1 where all see the same) may attend to a key (last axis)."""
+        keys = self.valid[:, None, None, :]
+        if self.documents is None:
+            return keys
+        return keys & (self.documents[:, None, :, None] == self.documents[:, None, None, :])
 
 
 class Attention(nnx.Module):

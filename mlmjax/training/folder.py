@@ -32,6 +32,7 @@ FREE = (
     "run.checkpoint_every",
     "data.cache",
     "data.threads",
+    "data.workers",
     "data.examples",
 )
 """Options that may change from one start of a run to the next: they do not change what is computed."""

@@ -16,6 +16,7 @@ from mlmjax.core.errors import UserError
 from mlmjax.core.types import Mask
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.corruption import Kind, TokenCorruption, corrupt_tokens
+from mlmjax.corruption.draws import bits_at
 
 LENGTH = 16
 VOCABULARY = Vocabulary(
@@ -68,6 +69,18 @@ def test_each_place_has_its_fate_and_nothing_else_changes(seed, row, positions):
     assert (kind[len(positions) :] == Kind.KEEP).all()
 
 
+@given(seed=seeds, index=st.lists(st.integers(0, 999), min_size=8, max_size=8))
+def test_the_words_of_some_positions_are_those_of_the_whole_draw(seed, index):
+    index = jnp.asarray(index)
+    found, whole = some_and_all(prng.root(seed), index)
+    assert np.array_equal(found, whole[index])
+
+
+@jax.jit
+def some_and_all(key, index):
+    return bits_at(key, index), jax.random.bits(key, (1000,), jnp.uint32)
+
+
 @given(seed=seeds, row=rows)
 def test_unused_places_leave_the_first_token_alone(seed, row):
     row = jnp.asarray(row, jnp.int32)
@@ -106,6 +119,48 @@ def test_shares_over_a_million_tokens(shares):
     drawn = np.bincount(seen[kind == Kind.RANDOM], minlength=size)
     assert not drawn[list(VOCABULARY.special)].any()
     assert stats.chisquare(np.delete(drawn, VOCABULARY.special)).pvalue > 1e-3
+
+
+SPANS = TokenCorruption(mask=0.5, random=0.3, keep=0.2, unit="span")
+
+
+@jax.jit
+def corrupt_spans(key, tokens, mask):
+    return SPANS(key, tokens, mask, VOCABULARY)
+
+
+@given(seed=seeds, row=rows, positions=chosen)
+def test_a_span_has_one_fate(seed, row, positions):
+    """That of its first token alone; which of two touching spans a token came from is not seen."""
+    row = jnp.asarray(row, jnp.int32)
+    kind = np.asarray(corrupt_spans(prng.root(seed), row, mask_of(positions)).kind)
+    starts = {at for at in positions if at - 1 not in positions}
+    fate = np.asarray(corrupt_spans(prng.root(seed), row, mask_of(starts)).kind)
+    of_run = dict(zip(sorted(starts), fate, strict=False))
+    for position, found in zip(sorted(positions), kind, strict=False):
+        while position not in starts:
+            position -= 1
+        assert found == of_run[position]
+    assert (kind[len(positions) :] == Kind.KEEP).all()
+
+
+def test_shares_of_spans_and_tokens_drawn_one_by_one():
+    """Runs of three with a gap after each: shares over runs, and the random tokens of a run differ."""
+    number, length = 3000, 64
+    positions = jnp.asarray([at for at in range(length) if at % 4], jnp.int32)
+    mask = Mask(
+        jnp.broadcast_to(positions, (number, positions.size)), jnp.ones((number, positions.size))
+    )
+    tokens = jnp.full((number, length), 20, jnp.int32)
+    found = jax.jit(jax.vmap(corrupt_spans))(keys(number), tokens, mask)
+    kind = np.asarray(found.kind).reshape(number, -1, 3)
+    assert (kind == kind[..., :1]).all()
+    counts = np.bincount(kind[..., 0].ravel(), minlength=3)
+    assert stats.chisquare(counts, np.array([0.5, 0.3, 0.2]) * counts.sum()).pvalue > 1e-3
+    seen = np.asarray(found.tokens)[:, np.asarray(positions)].reshape(kind.shape)
+    drawn = seen[kind[..., 0] == Kind.RANDOM]
+    same = (drawn[:, 0] == drawn[:, 1]).mean()
+    assert same == pytest.approx(1 / (50 - 7), rel=0.15)
 
 
 @pytest.mark.parametrize("only", list(Kind))

@@ -1,6 +1,9 @@
 """Small texts that tests make on the spot."""
 
 import random
+from dataclasses import dataclass
+
+from mlmjax.data import reading
 
 _WORDS = (
     *("array", "axis", "value", "return", "the", "a", "of", "new", "list", "sorted", "function"),
@@ -9,20 +12,44 @@ _WORDS = (
 )
 
 
+@dataclass(frozen=True)
 class Documents:
-    """A source of documents that a test wrote down."""
+    """A source of documents that a test wrote down, in parts of some of them."""
 
-    def __init__(self, documents):
-        self.documents = documents
+    documents: tuple
+    per_part: int = 10**6
+    name: str = "the test's text"
 
-    def __iter__(self):
-        return iter(self.documents)
+    def __init__(self, documents, per_part=10**6, name="the test's text"):
+        object.__setattr__(self, "documents", tuple(documents))
+        object.__setattr__(self, "per_part", per_part)
+        object.__setattr__(self, "name", name)
+
+    def parts(self):
+        documents, size = self.documents, self.per_part
+        return [DocumentsPart(documents[at : at + size]) for at in range(0, len(documents), size)]
 
     def __str__(self):
-        return "the test's text"
+        return self.name
 
     def digest(self):
-        return str(hash(tuple(self.documents)))
+        return str(self.documents)
+
+
+@dataclass(frozen=True)
+class DocumentsPart:
+    """A part of :class:`Documents`, as large as a task, so that each is one."""
+
+    documents: tuple
+    name: str = "part"
+    size: int = reading.TASK
+
+    def read(self, broken):
+        for document in self.documents:
+            if isinstance(document, str):
+                broken(document)
+            else:
+                yield document
 
 
 def make_texts(count, *, seed=0, sentences=8):

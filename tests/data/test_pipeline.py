@@ -16,21 +16,28 @@ from mlmjax.core.errors import UserError
 from mlmjax.data.documents import Document
 from mlmjax.data.pairs import draws
 from mlmjax.data.pipeline import assemble, batches, heldout_batches
-from mlmjax.data.prepare import prepare
+from mlmjax.data.prepare import Recipe, prepare
 from mlmjax.data.text import TextData
+from mlmjax.data.tokenising import RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
+
+LAYOUTS = ("full", "pairs", "packed")
 
 
 def make(folder, layout, texts):
     source = Documents([Document(text, str(i)) for i, text in enumerate(texts)])
-    options = {"tokenizer": TokenizerConfig(vocabulary=200), "length": 32, "heldout": 0.3}
-    return prepare(source, layout=layout, folder=folder, **options)
+    return prepare([source], recipe(layout), folder=folder)
+
+
+def recipe(layout):
+    rows = RowSettings(32, layout, 4 if layout == "packed" else 0)
+    return Recipe(TokenizerConfig(vocabulary=200), rows, heldout=0.3)
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
-    return {layout: make(folder, layout, make_texts(80)) for layout in ("full", "pairs")}
+    return {layout: make(folder, layout, make_texts(80)) for layout in LAYOUTS}
 
 
 def same(first, second):
@@ -45,16 +52,16 @@ def ids(batch):
     return ((high << np.uint64(32)) | low).tolist()
 
 
-@pytest.mark.parametrize("layout", ["full", "pairs"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_batches_have_the_shapes_that_the_config_tells(prepared, layout):
-    data = TextData(layout=layout, length=32, batch=6)
+    data = TextData(layout=layout, length=32, batch=6, documents_per_row=4)
     batch = next(batches(prepared[layout].train, seed=0, batch=6))
     assert {name: (v.shape, v.dtype) for name, v in batch.items()} == {
         name: (s.shape, s.dtype) for name, s in data.spec().items()
     }
 
 
-@pytest.mark.parametrize("layout", ["full", "pairs"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("start", [1, 7, 1000])
 def test_a_restart_gives_the_same_batches(prepared, layout, start):
     rows = prepared[layout].train
@@ -67,7 +74,7 @@ def test_a_restart_gives_the_same_batches(prepared, layout, start):
     same(later[-1], again[0])
 
 
-@pytest.mark.parametrize("layout", ["full", "pairs"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("hosts", [2, 4, 8])
 def test_hosts_take_slices_of_the_same_batch(prepared, layout, hosts):
     rows = prepared[layout].train
@@ -106,7 +113,7 @@ def test_a_batch_larger_than_the_rows(prepared):
     assert np.bincount(batch["epoch"]).tolist() == [len(rows), len(rows), 1]
 
 
-@pytest.mark.parametrize("layout", ["full", "pairs"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("hosts", [1, 4])
 def test_heldout_rows_come_once_in_order(prepared, layout, hosts):
     rows = prepared[layout].heldout
@@ -163,6 +170,78 @@ def test_rows_are_read_from_many_threads(prepared):
     with ThreadPoolExecutor(16) as pool:
         for index, row in enumerate(pool.map(lambda i: rows.read([i])[0], range(len(rows)))):
             assert row == expected[index]
+
+
+def test_frequency_is_each_tokens_share_of_the_training_text(prepared):
+    found = prepared["full"]
+    batch = next(batches(found.train, seed=0, batch=4))
+    expected = found.token_counts / found.token_counts.sum()
+    np.testing.assert_allclose(batch["frequency"], expected[batch["tokens"]], rtol=1e-6)
+    assert found.train.frequency.sum() == pytest.approx(1, rel=1e-5)
+    assert not batch["frequency"][~batch["valid"]].any()
+
+
+def test_packed_documents_have_their_numbers_and_ids(prepared):
+    rows = prepared["packed"].heldout
+    for batch in heldout_batches(rows, seed=0, batch=4):
+        np.testing.assert_array_equal(batch["documents"] < 4, batch["valid"])
+        for numbers, ids in zip(batch["documents"], batch["document_ids"], strict=True):
+            assert ids.any(axis=-1).sum() == len(set(numbers.tolist()) - {4})
+    table = rows.read(range(len(rows)))
+    assert set(table["document"].tolist()) <= set(table["document_ids"].ravel().tolist())
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    sources = [
+        Documents([Document(text, str(i)) for i, text in enumerate(make_texts(60, seed=seed))])
+        for seed in (1, 2, 3)
+    ]
+    folder = tmp_path_factory.mktemp("mixed")
+    return prepare(sources, recipe("full"), folder=folder, weights=(6.0, 3.0, 1.0), workers=1)
+
+
+def source_of(rows, index):
+    return np.searchsorted([end for _, end in rows.streams], index, "right")
+
+
+def test_a_mixture_has_the_asked_shares(mixed):
+    rows = mixed.train
+    stream = mixed.batches(seed=0, batch=10, start=0, stop=60, threads=2)
+    found = [source_of(rows, ids(batch)) for batch in stream]
+    np.testing.assert_array_equal(np.bincount(np.concatenate(found)), [360, 180, 60])
+    assert all(np.bincount(one, minlength=3)[0] in (5, 6, 7) for one in found)
+
+
+def test_each_source_of_a_mixture_has_epochs_of_its_own(mixed):
+    rows = mixed.train
+    stream = mixed.batches(seed=0, batch=20, start=0, stop=30, threads=2)
+    seen = [pair for b in stream for pair in zip(ids(b), b["epoch"].tolist(), strict=True)]
+    assert len(set(seen)) == len(seen)
+    for source, (begin, end) in enumerate(rows.streams):
+        mine = [(i, e) for i, e in seen if source_of(rows, i) == source]
+        for epoch in range(max(e for _, e in mine)):
+            assert sorted(i for i, e in mine if e == epoch) == list(range(begin, end))
+
+
+def test_a_mixture_restarts_anywhere_on_any_number_of_hosts(mixed):
+    rows, weights = mixed.train, mixed.weights
+    whole = list(batches(rows, seed=1, batch=8, stop=9, weights=weights))[6:]
+    parts = [
+        batches(
+            rows,
+            seed=1,
+            batch=8,
+            start=6,
+            stop=9,
+            process_index=i,
+            process_count=2,
+            weights=weights,
+        )
+        for i in range(2)
+    ]
+    for one, *slices in zip(whole, *parts, strict=True):
+        same(one, {name: np.concatenate([s[name] for s in slices]) for name in one})
 
 
 def test_an_empty_slice_reads_nothing(prepared):
@@ -240,6 +319,7 @@ def test_texts_too_short_give_the_longest_of_them(tmp_path):
         assert (batch["tokens"][i, used:] == found.vocabulary.padding).all()
         assert not batch["segments"][i, used:].any()
         assert not batch["word_starts"][i, used - 1 :].any()
+        assert not batch["sentence_starts"][i, used - 1 :].any()
 
 
 def all_pairs(prepared):

@@ -2,27 +2,45 @@
 
 import json
 import multiprocessing
-import shutil
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_texts import Documents, make_texts
 from pydantic import ValidationError
 
 from mlmjax.core.errors import UserError
 from mlmjax.data import cache, samples
 from mlmjax.data import prepare as room
+from mlmjax.data.choosing import held_out
 from mlmjax.data.documents import Document, normalise
-from mlmjax.data.prepare import prepare
-from mlmjax.data.spool import Spool, heldout_units
+from mlmjax.data.prepare import Recipe, prepare
 from mlmjax.data.text import TextData
+from mlmjax.data.tokenising import RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
 
 
-def make(source, folder, **options):
-    defaults = {"tokenizer": TokenizerConfig(vocabulary=200), "length": 32, "heldout": 0.2}
-    return prepare(source, folder=folder, **{**defaults, **options})
+TOKENIZER = TokenizerConfig(vocabulary=200)
+
+
+def recipe(
+    *,
+    tokenizer=TOKENIZER,
+    length=32,
+    layout="full",
+    heldout=0.2,
+    documents=0,
+    **options,
+):
+    return Recipe(tokenizer, RowSettings(length, layout, documents), heldout, **options)
+
+
+def make(source, folder, *, report=None, workers=1, **options):
+    sources = source if isinstance(source, list) else [source]
+    return prepare(sources, recipe(**options), folder=folder, report=report, workers=workers)
 
 
 def all_rows(rows):
@@ -51,7 +69,7 @@ def test_rows_are_nearly_full_and_of_one_shape(source, tmp_path):
 
 def test_every_token_of_every_document_is_in_the_rows(source, tmp_path):
     found = make(source, tmp_path)
-    encoded = found.tokenizer.encode([normalise(d.text) for d in source])
+    encoded = found.tokenizer.encode([normalise(d.text) for d in source.documents])
     counts = sum(np.bincount(e.ids, minlength=found.vocabulary.size) for e in encoded)
     tables = np.concatenate([all_rows(found.train), all_rows(found.heldout)])
     in_rows = np.bincount(tables["tokens"].ravel(), minlength=found.vocabulary.size)
@@ -70,26 +88,42 @@ def test_training_counts_leave_specials_out(source, tmp_path):
 
 def test_groups_lie_on_one_side_and_texts_occur_once(texts, tmp_path):
     twice = [
-        Document(t, f"g{i % 17}") for i, t in enumerate([*texts, *texts, " ", texts[0] + "\0 "])
+        Document(t, f"g{i % 17}")
+        for i, t in enumerate([*texts, *texts, " ", texts[0] + "\0 ", None])
     ]
-    spool = Spool.fill(tmp_path / "spool", Documents(twice), 0.3, room._silent)
-    sides = {split: [text for text, _ in spool.read(split)] for split in room.SPLITS}
-    assert spool.counts == {"read": 402, "empty": 1, "duplicates": 201, "kept": 200}
-    assert sorted(sides["train"] + sides["heldout"]) == sorted(normalise(t) for t in texts)
-    assert {split: len(side) for split, side in sides.items()} == spool.sizes
-    group_of = {normalise(d.text): d.group for d in reversed(twice)}
-    groups = [{group_of[text] for text in side} for side in sides.values()]
-    assert all(groups)
-    assert not groups[0] & groups[1]
+    found = make(Documents(twice, per_part=50), tmp_path, length=256)
+    assert found.manifest["documents"] == {
+        "read": 403,
+        "empty": 1,
+        "null": 1,
+        "duplicates": 201,
+        "kept": 200,
+    }
+    splits = found.manifest["splits"]
+    assert splits["train"]["documents"] + splits["heldout"]["documents"] == 200
+    sides = [
+        {
+            int(n)
+            for row in text_of(found, rows)
+            for n in re.findall(r"number (\d+) \.", joined(row))
+        }
+        for rows in (found.train, found.heldout)
+    ]
+    assert sorted(sides[0] | sides[1]) == list(range(200))
+    assert not {n % 17 for n in sides[0]} & {n % 17 for n in sides[1]}
 
 
-@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
-@pytest.mark.parametrize("count", [2, 3, 50])
-def test_neither_side_is_empty(share, count):
-    units = [f"u{i}" for i in range(count)]
-    held = heldout_units(units, share)
-    assert 0 < len(held) < count
-    assert heldout_units(units[::-1], share) == held
+def joined(row):
+    """A row's text with its numbers in one piece."""
+    return re.sub(r" ##", "", row)
+
+
+@given(st.integers(2, 60), st.sampled_from([0.001, 0.5, 0.999]), st.integers(0, 2**32))
+def test_neither_side_is_empty(count, share, seed):
+    units = np.random.default_rng(seed).integers(0, 2**64, count, np.uint64)
+    held = held_out(units, share)
+    assert 0 < held.sum() < count
+    np.testing.assert_array_equal(held_out(units[::-1], share), held[::-1])
 
 
 def test_one_group_is_split_by_document(texts, tmp_path):
@@ -137,32 +171,48 @@ def test_the_same_in_another_cache(source, tmp_path):
     assert first.manifest == second.manifest
 
 
-@pytest.mark.parametrize("stage", ["reading", "training the tokenizer", "tokenising heldout"])
-def test_an_interruption_leaves_nothing(source, tmp_path, stage):
-    def interrupt(name, done, total):
-        if name == stage:
+@pytest.mark.parametrize("stage", ["reading", "training the tokenizer", "tokenising"])
+def test_what_was_interrupted_goes_on_and_gives_the_same_bytes(source, tmp_path, stage):
+    source = Documents(source.documents, per_part=60)
+    expected = contents(make(source, tmp_path / "a").folder)
+    told = []
+
+    def interrupt(name, _done, _total):
+        told.append(name)
+        if told.count(stage) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make(source, tmp_path, report=interrupt)
-    assert everything(tmp_path) == []
-    assert len(make(source, tmp_path).train) > 0
+        make(source, tmp_path / "b", report=interrupt)
+    (left,) = (tmp_path / "b").iterdir()
+    assert left.name.startswith(".")
+    again = []
+    found = make(source, tmp_path / "b", report=lambda *numbers: again.append(numbers))
+    assert contents(found.folder) == expected
+    assert everything(tmp_path / "b") == [found.folder.name]
+    if stage != "training the tokenizer":
+        first = next(done / total for name, done, total in again if name == stage)
+        assert first > 0.5  # two of four tasks were done before, this is the third
 
 
-def test_what_a_killed_process_left_does_no_harm(source, tmp_path):
-    expected = make(source, tmp_path / "a")
-    stale = tmp_path / "b" / f".{expected.folder.name}-stale"
-    shutil.copytree(expected.folder, stale)
-    found = make(source, tmp_path / "b")
-    np.testing.assert_array_equal(all_rows(found.train), all_rows(expected.train))
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_number_of_processes_changes_no_byte(source, tmp_path):
+    source = Documents(source.documents, per_part=60)
+    one = make(source, tmp_path / "one", layout="packed", documents=8)
+    many = make(source, tmp_path / "many", layout="packed", documents=8, workers=2)
+    assert contents(one.folder) == contents(many.folder)
+    assert len(one.manifest["shards"]) == 4
 
 
 def damage_missing(folder):
-    (folder / "train.array_record").unlink()
+    (folder / "train-00000.array_record").unlink()
 
 
 def damage_truncated(folder):
-    path = folder / "heldout.array_record"
+    path = folder / "heldout-00000.array_record"
     path.write_bytes(path.read_bytes()[:-100])
 
 
@@ -188,11 +238,11 @@ def test_a_damaged_cache_is_built_again(source, tmp_path, damage):
 
 def test_damage_inside_a_file_is_told(source, tmp_path):
     found = make(source, tmp_path)
-    path = found.folder / "train.array_record"
+    path = found.folder / "train-00000.array_record"
     content = bytearray(path.read_bytes())
     content[200:4000] = bytes(3800)
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"train.array_record"):
+    with pytest.raises(UserError, match=r"train-00000.array_record"):
         all_rows(make(source, tmp_path).train)
 
 
@@ -208,7 +258,7 @@ def test_progress_is_reported(source, tmp_path):
     seen = []
     make(source, tmp_path, report=lambda *numbers: seen.append(numbers))
     stages = list(dict.fromkeys(stage for stage, _, _ in seen))
-    assert stages == ["reading", "training the tokenizer", "tokenising train", "tokenising heldout"]
+    assert stages == ["reading", "training the tokenizer", "tokenising"]
     assert all(done <= total or total == 0 for _, done, total in seen)
     assert all(any(s == stage and d == t for s, d, t in seen) for stage in stages)
 
@@ -217,10 +267,15 @@ def test_the_manifest_is_json_and_says_what_was_done(source, tmp_path):
     found = make(source, tmp_path)
     written = json.loads((found.folder / "manifest.json").read_text())
     assert written == found.manifest
-    assert written["settings"] == {"length": 32, "layout": "full", "heldout": 0.2}
+    rows = {"length": 32, "layout": "full", "documents": 0}
+    assert written["settings"] == {**rows, "heldout": 0.2, "on_error": "stop"}
     assert 1 <= written["tokens_per_word"] < 6
     assert {"python", "numpy", "tokenizers", "array_record"} <= set(written["versions"])
-    assert "documents.jsonl" not in everything(found.folder)
+    assert {name.split("-")[0].split(".")[0] for name in everything(found.folder)} == {
+        *("train", "heldout", "manifest", "token_counts", "tokenizer")
+    }
+    lengths = written["splits"]["train"]["lengths"]
+    assert sum(lengths) == written["splits"]["train"]["documents"]
 
 
 def test_pairs_count_documents_of_one_piece(texts, tmp_path):
@@ -237,7 +292,7 @@ def test_sources_that_give_no_row_are_told(tmp_path):
         assert everything(tmp_path) == []
 
     told([], "no text.*--data.root")
-    told([" ", "\0"], "no text")
+    told([" ", "\0"], "no text .of 2 documents: 2 empty")
     told(["One sentence only."], "a single sentence.*--data.root")
     told(["Same. Same."], "repeats one text")
     told(["A b.", "C d."], "no training row.*--data.length", layout="pairs")
@@ -259,12 +314,12 @@ def test_the_cache_lies_where_xdg_says(monkeypatch, tmp_path):
 
 
 def test_the_config_prepares_files(tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
     for place, text in enumerate(make_texts(20)):
-        (tmp_path / f"{place}.txt").write_text(text)
+        (texts / f"{place}.txt").write_text(text)
     tokenizer = TokenizerConfig(vocabulary=150)
-    data = TextData(
-        root=str(tmp_path), cache=str(tmp_path / "cache"), length=16, tokenizer=tokenizer
-    )
+    data = TextData(root=str(texts), cache=str(tmp_path / "cache"), length=16, tokenizer=tokenizer)
     found = data.prepare()
     assert found.folder.parent == tmp_path / "cache"
     assert found.vocabulary == found.tokenizer.vocabulary

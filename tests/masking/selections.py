@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mlmjax.core import prng
-from mlmjax.masking import SpanSelection, TokenSelection, WordSelection
+from mlmjax.masking import (
+    BalancedSelection,
+    HierarchicalSelection,
+    NGramSelection,
+    RareTokenSelection,
+    Row,
+    SpanSelection,
+    TokenSelection,
+    WordSelection,
+)
 
 LENGTH = 24
 ROWS = 2000
@@ -22,12 +31,46 @@ SELECTIONS = {
     "words-bernoulli": WordSelection(count="bernoulli"),
     "spans": SpanSelection(),
     "spans-tokens": SpanSelection(unit="tokens"),
+    "ngrams": NGramSelection(),
+    "rare": RareTokenSelection(),
+    "rare-words": RareTokenSelection(unit="words"),
+    "balanced": BalancedSelection(),
+    "hierarchical": HierarchicalSelection(),
 }
 EXACT = {name: it for name, it in SELECTIONS.items() if "bernoulli" not in name}
+OF_TOKENS = ("tokens", "tokens-bernoulli", "spans-tokens", "rare")
+OF_WORDS = {name: it for name, it in SELECTIONS.items() if name not in OF_TOKENS}
+MACHINERY = {name: SELECTIONS[name] for name in ("words-bernoulli", "spans", "rare-words")}
+"""Between them, they use what the others do."""
+
+FREQUENCIES = np.float32([0, 1e-8, 1e-5, 1e-4, 0.002, 0.05])
+"""Of the tokens in the tests, from unseen to stop words."""
+
+
+def row(eligible, word_starts=None, sentence_starts=None, frequency=None):
+    """A row, or several; by default each token is a word, all one sentence, as frequent as each other."""
+    eligible = jnp.asarray(eligible)
+    return Row(
+        eligible=eligible,
+        word_starts=eligible | True if word_starts is None else jnp.asarray(word_starts),
+        sentence_starts=eligible & False
+        if sentence_starts is None
+        else jnp.asarray(sentence_starts),
+        frequency=jnp.full(eligible.shape, 1e-4, jnp.float32)
+        if frequency is None
+        else jnp.asarray(frequency, jnp.float32),
+    )
+
+
+def every_row(*one):
+    """The same row (:func:`row`), :data:`ROWS` times."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (ROWS, LENGTH)), row(*one))
+
 
 flags = st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH).map(jnp.asarray)
 seeds = st.integers(0, 2**31 - 1)
 ratios = st.integers(1, 100).map(lambda percent: percent / 100)
+densities = st.sampled_from([0, 0.03, 0.2, 0.7, 0.9, 1])
 
 
 TRACES = Counter()
@@ -35,24 +78,15 @@ TRACES = Counter()
 
 
 @cache
-def compiled(selection):
-    """A selection of one row with any ratio, compiled once for all tests."""
-
-    def select(key, eligible, word_starts, ratio):
-        TRACES[selection] += 1
-        return selection(key, eligible, word_starts, ratio=ratio, capacity=LENGTH)
-
-    return jax.jit(select)
-
-
-@cache
 def many(selection, capacity=LENGTH):
-    """The selection of :data:`ROWS` rows with any ratio, compiled once for all tests."""
+    """The selection of :data:`ROWS` rows with any ratio and step, compiled once for all tests."""
 
-    def select(key, eligible, word_starts, ratio):
-        return selection(key, eligible, word_starts, ratio=ratio, capacity=capacity)
+    def select(key, row, ratio, step):
+        TRACES[selection, capacity] += 1
+        return selection(key, row, ratio=ratio, capacity=capacity, step=step)
 
-    return jax.jit(jax.vmap(select, in_axes=(0, 0, 0, None)))
+    mapped = jax.jit(jax.vmap(select, in_axes=(0, 0, None, None)))
+    return lambda keys, rows, ratio, step=0: mapped(keys, rows, ratio, step)
 
 
 def example_keys(*, epoch=0, seed=0, first=0):
@@ -67,27 +101,27 @@ def _example_keys(key, epoch, first):
     return prng.per_example(key, jnp.full(ROWS, epoch), ids)
 
 
-def random_rows():
-    """Eligible tokens and word starts of rows with special tokens, padding and any words."""
-    rng = np.random.default_rng(0)
-    used = rng.integers(3, LENGTH + 1, (ROWS, 1))
-    eligible = (np.arange(LENGTH) < used) & (rng.random((ROWS, LENGTH)) < 0.9)
-    return jnp.asarray(eligible), jnp.asarray(rng.random((ROWS, LENGTH)) < 0.7)
+def random_rows(seed=0, *, eligible=0.9, words=0.7, sentences=0.2):
+    """Rows with special tokens, padding, and any words, sentences and frequencies.
 
-
-def every_row(flags):
-    """The same row, :data:`ROWS` times."""
-    return jnp.broadcast_to(jnp.asarray(flags), (ROWS, LENGTH))
+    Args:
+        seed: of the rows.
+        eligible: share of the tokens that are, where there is no padding.
+        words: share of the tokens that begin a word.
+        sentences: share of those that begin a sentence.
+    """
+    rng = np.random.default_rng(seed)
+    used = rng.integers(0, LENGTH + 1, (ROWS, 1))
+    some, words, sentences = (
+        rng.random((ROWS, LENGTH)) < share for share in (eligible, words, sentences)
+    )
+    some &= np.arange(LENGTH) < used
+    return row(some, words, words & sentences, rng.choice(FREQUENCIES, (ROWS, LENGTH)))
 
 
 def chosen(mask):
     """The mask as booleans, one a position."""
     return np.asarray(mask.dense(LENGTH)) > 0
-
-
-def targets(mask):
-    """The selected positions of one row, as a list."""
-    return np.asarray(mask.positions)[np.asarray(mask.weight) > 0].tolist()
 
 
 def same(first, second):
@@ -98,7 +132,7 @@ def same(first, second):
     )
 
 
-def uniformity(select, eligible, *, rounds=10):
+def uniformity(select, eligible, *, rounds=5):
     """The p-value of uniform marginals over the eligible positions of a row.
 
     Targets of one row depend on each other, so one of each row is drawn: those are independent.

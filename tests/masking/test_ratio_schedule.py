@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from selections import seeds
+from selections import row, seeds
 
 from mlmjax.core import prng
-from mlmjax.masking import CosineRatio, LinearRatio, RatioSchedule, TokenSelection
+from mlmjax.masking import CosineRatio, LinearRatio, RatioSchedule, StagedRatio, TokenSelection
 
 shares = st.floats(0.01, 1)
 
@@ -43,24 +43,57 @@ def test_a_step_with_a_scheduled_ratio(seed):
 @jax.jit
 def scheduled(key, step):
     selection, schedule = TokenSelection(ratio=0.1), LinearRatio(start=0.2, steps=10)
-    row = jnp.ones(100, bool)
     mask = selection(
         key,
-        row,
-        row,
+        row(np.ones(100, bool)),
         ratio=schedule.at(step, selection.ratio),
         capacity=selection.capacity(100, schedule.highest(selection.ratio)),
     )
     return mask.weight.sum()
 
 
+steps_and_shares = st.lists(st.tuples(st.integers(1, 50), shares), max_size=4)
+
+
+@given(first=shares, later=steps_and_shares)
+def test_stages(first, later):
+    """Each ratio from its update on, until the next."""
+    starts = np.cumsum([0, *(length for length, _ in later)]).tolist()
+    stages = tuple(zip(starts, [first, *(share for _, share in later)], strict=True))
+    schedule = StagedRatio(stages=stages)
+    for number, (start, share) in enumerate(stages):
+        last = stages[number + 1][0] - 1 if number + 1 < len(stages) else 10**9
+        for step in (start, last):
+            assert float(schedule.at(step, 0.9)) == np.float32(share)
+            assert schedule.at(step, 0.9) <= np.float32(schedule.highest(0.9))
+    assert schedule.highest(0.9) == max(share for _, share in stages)
+
+
+def test_stages_of_a_traced_step():
+    at = jax.jit(StagedRatio(stages=((0, 0.3), (1000, 0.15))).at, static_argnums=1)
+    found = [float(at(jnp.int32(step), 0.9)) for step in (0, 999, 1000, 5000)]
+    assert found == pytest.approx([0.3, 0.3, 0.15, 0.15])
+
+
 def test_options_are_checked():
+    with pytest.raises(ValidationError, match="begin at update 0"):
+        StagedRatio(stages=((10, 0.3),))
+    with pytest.raises(ValidationError, match="begin at update 0"):
+        StagedRatio(stages=())
+    with pytest.raises(ValidationError, match=r"one after the other, not at \[0, 9, 9\]"):
+        StagedRatio(stages=((0, 0.3), (9, 0.2), (9, 0.1)))
+    with pytest.raises(ValidationError, match="less than or equal to 1"):
+        StagedRatio(stages=((0, 1.5),))
     with pytest.raises(ValidationError, match="start"):
         LinearRatio(start=0.0, steps=10)
     with pytest.raises(ValidationError, match="steps"):
         LinearRatio(start=0.1, steps=0)
 
 
-def test_a_schedule_is_a_value():
-    schedule = CosineRatio(start=0.1, steps=10)
+@pytest.mark.parametrize(
+    "schedule",
+    [CosineRatio(start=0.1, steps=10), StagedRatio(stages=((0, 0.3), (1000, 0.15)))],
+)
+def test_a_schedule_is_a_value(schedule):
+    assert hash(schedule) == hash(schedule.updated())
     assert RatioSchedule.from_json(schedule.to_json()) == schedule

@@ -11,19 +11,20 @@ from selections import (
     ROWS,
     SELECTIONS,
     chosen,
-    compiled,
     every_row,
     example_keys,
     flags,
     many,
-    ratios,
-    seeds,
 )
 
-from mlmjax.core import prng
-from mlmjax.masking.words import fill_budget, word_numbers
+from mlmjax.masking import word_numbers
+from mlmjax.masking.units import fill_budget, prefix
 
-sizes_of_units = st.lists(st.integers(0, 9), min_size=16, max_size=16)
+UNITS = 16
+sizes_of_units = st.lists(st.integers(0, 9), min_size=UNITS, max_size=UNITS)
+# Few different ones, so that some are equal.
+scores_of_units = st.lists(st.integers(0, 20), min_size=UNITS, max_size=UNITS)
+budgets = st.integers(1, 60)
 
 
 def greedy(sizes, budget, capacity):
@@ -39,24 +40,38 @@ def greedy(sizes, budget, capacity):
     return accepted
 
 
-@given(sizes=sizes_of_units, budget=st.integers(1, 60), capacity=st.sampled_from([1, 5, 60]))
-def test_the_budget_is_filled_greedily(sizes, budget, capacity):
-    found = fill(jnp.asarray(sizes), jnp.asarray(budget), capacity)
-    assert found.tolist() == greedy(sizes, budget, capacity)
+@given(
+    scores=scores_of_units,
+    sizes=sizes_of_units,
+    budget=budgets,
+    small=st.booleans(),
+)
+def test_the_budget_is_filled_greedily(scores, sizes, budget, small):
+    capacity, bits = (5, 5) if small else (60, 31)
+    order = np.argsort(scores, kind="stable")
+    wanted = greedy(np.array(sizes)[order].tolist(), budget, capacity)
+    raised = jnp.asarray(scores, jnp.uint32) << (bits - 5)
+    found = fill(raised, jnp.asarray(sizes), jnp.int32(budget), capacity, bits)
+    assert np.asarray(found)[order].tolist() == wanted
 
 
 fill = jax.jit(
-    lambda sizes, budget, capacity: fill_budget(sizes, budget=budget, capacity=capacity),
-    static_argnums=2,
+    lambda scores, sizes, budget, capacity, bits: fill_budget(
+        scores, sizes, budget=budget, capacity=capacity, bits=bits
+    ),
+    static_argnums=(3, 4),
 )
 
 
-@given(seed=seeds, eligible=flags, word_starts=flags, ratio=ratios)
-def test_whole_words_are_whole(seed, eligible, word_starts, ratio):
-    word = np.asarray(word_numbers(eligible, word_starts))
-    for name in ("words", "words-bernoulli", "spans"):
-        mask = compiled(SELECTIONS[name])(prng.root(seed), eligible, word_starts, ratio)
-        assert set(word[chosen(mask)]).isdisjoint(word[~chosen(mask)])
+@given(scores=scores_of_units, sizes=sizes_of_units, budget=budgets)
+def test_a_prefix_is_all_before_the_first_that_does_not_fit(scores, sizes, budget):
+    order = np.argsort(scores, kind="stable")
+    found = before(jnp.asarray(scores, jnp.uint32), jnp.asarray(sizes), jnp.int32(budget))
+    wanted = (np.cumsum(np.array(sizes)[order]) <= budget) & (np.array(sizes)[order] > 0)
+    assert np.array_equal(np.asarray(found)[order], wanted)
+
+
+before = jax.jit(lambda scores, sizes, budget: prefix(scores, sizes, budget, bits=5))
 
 
 @given(eligible=flags, word_starts=flags)
@@ -73,26 +88,25 @@ def test_words_larger_than_the_budget():
     """One of the smallest is taken instead, if the capacity holds it; otherwise none."""
     starts = np.zeros(LENGTH, bool)
     starts[[0, 6, 10, 14]] = True
-    rows = every_row(np.ones(LENGTH, bool)), every_row(starts)
-    found = chosen(many(SELECTIONS["words"])(example_keys(), *rows, 0.1))
+    rows = every_row(np.ones(LENGTH, bool), starts)
+    found = chosen(many(SELECTIONS["words"])(example_keys(), rows, 0.1))
     kinds, counts = np.unique(found, axis=0, return_counts=True)
     assert [np.flatnonzero(kind).tolist() for kind in kinds] == [[10, 11, 12, 13], [6, 7, 8, 9]]
     assert stats.binomtest(counts[0], ROWS).pvalue > 1e-3
-    assert not many(SELECTIONS["words"], capacity=3)(example_keys(), *rows, 0.1).weight.any()
+    assert not many(SELECTIONS["words"], capacity=3)(example_keys(), rows, 0.1).weight.any()
 
 
 def test_bernoulli_words_are_independent():
-    starts = every_row(np.arange(LENGTH) % 3 == 0)
-    masks = many(SELECTIONS["words-bernoulli"])(example_keys(), starts | True, starts, 0.3)
+    rows = every_row(np.ones(LENGTH, bool), np.arange(LENGTH) % 3 == 0)
+    masks = many(SELECTIONS["words-bernoulli"])(example_keys(), rows, 0.3)
     words = chosen(masks)[:, ::3]
     assert np.abs(words.mean(axis=0) - 0.3).max() < 4.5 * np.sqrt(0.3 * 0.7 / ROWS)
     assert np.abs(np.corrcoef(words, rowvar=False) - np.eye(8)).max() < 4.5 / np.sqrt(ROWS)
 
 
 def test_bernoulli_words_overflow_as_wholes():
-    starts = every_row(np.arange(LENGTH) % 3 == 0)
-    select = many(SELECTIONS["words-bernoulli"], capacity=8)
-    masks = select(example_keys(), starts | True, starts, 0.9)
+    rows = every_row(np.ones(LENGTH, bool), np.arange(LENGTH) % 3 == 0)
+    masks = many(SELECTIONS["words-bernoulli"], capacity=8)(example_keys(), rows, 0.9)
     assert np.array_equal(np.unique(masks.weight.sum(axis=1)), [6])
     assert np.ptp(chosen(masks).mean(axis=0)) < 9 * np.sqrt(0.25 * 0.75 / ROWS)
 
@@ -100,6 +114,6 @@ def test_bernoulli_words_overflow_as_wholes():
 def test_small_words_fill_the_end_of_the_budget():
     starts = np.ones(LENGTH, bool)
     starts[1:20] = False
-    rows = every_row(np.ones(LENGTH, bool)), every_row(starts)
-    found = chosen(many(SELECTIONS["words"])(example_keys(), *rows, 0.2))
+    rows = every_row(np.ones(LENGTH, bool), starts)
+    found = chosen(many(SELECTIONS["words"])(example_keys(), rows, 0.2))
     assert np.array_equal(np.unique(found, axis=0), [[False] * 20 + [True] * 4])

@@ -1,5 +1,6 @@
 """BERT has the published sizes, and computes what the reference implementation does."""
 
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -7,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import stats
 
 from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
+from mlmjax.masking.packed import document_positions
 from mlmjax.models.bert import Bert, BertConfig
 from mlmjax.nn.attention import Visibility
 
@@ -32,6 +35,24 @@ def test_published_parameter_counts(config: BertConfig, encoder: int, whole: int
     """110M and 340M in the paper; exactly, those of the released uncased checkpoints."""
     assert count(config) == whole
     assert count(config, without=("mlm", "next_sentence")) == encoder
+
+
+def test_roberta_has_the_published_parameters() -> None:
+    """124 697 433 in the released checkpoint with its head, which has no pooler and no next-sentence head.
+
+    It counts positions from 2 on, so that its table of positions has two rows more.
+    """
+    heads, hidden = ("pooler", "next_sentence"), 768
+    config = BertConfig.roberta_base()
+    assert count(config, without=heads) + 2 * hidden == 124_697_433
+    assert count(config) - count(config, without=heads) == hidden * (hidden + 1) + 2 * (hidden + 1)
+
+
+def test_the_span_boundary_head_is_there_only_where_it_is_asked_for() -> None:
+    with_head = BertConfig.base(span_boundary=20)
+    layers = (2 * 768 + 200 + 1) * 768 + (768 + 1) * 768 + 2 * 2 * 768
+    assert count(with_head, without=("span_boundary",)) == count(BertConfig.base())
+    assert count(with_head) - count(BertConfig.base()) == 20 * 200 + layers + 30522
 
 
 def golden_model() -> tuple[Bert, dict[str, np.ndarray]]:
@@ -99,3 +120,73 @@ def test_sinusoidal_positions_begin_as_large_as_normal_ones() -> None:
     for shift in (0, 3, 17):
         diagonal = np.diagonal(products, shift)
         np.testing.assert_allclose(diagonal, diagonal[0], rtol=1e-4)
+
+
+SMALL = BertConfig(
+    vocabulary=40, layers=2, hidden=16, heads=4, mlp=24, positions=12, span_boundary=3
+)
+DOCUMENTS = jnp.array([[0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 5, 5]])
+
+
+@cache
+def small() -> Bert:
+    model = nnx.jit(lambda: SMALL.build(nnx.Rngs(params=0)))()
+    norms = model.span_boundary.first_norm, model.span_boundary.second_norm
+    for number, parameter in enumerate(p for norm in norms for p in (norm.scale, norm.bias)):
+        parameter[...] = jax.random.normal(jax.random.key(number), parameter.shape)
+    return model
+
+
+@nnx.jit
+def encode_packed(model: Bert, tokens: jax.Array, documents: jax.Array) -> jax.Array:
+    visible = Visibility(documents < 5, documents)
+    positions = document_positions(documents)
+    return model.encode(tokens, jnp.zeros_like(tokens), visible, positions=positions).hidden
+
+
+def test_a_packed_document_does_not_move_with_its_neighbours() -> None:
+    """Not by a bit, whatever their tokens and their lengths; and it is what it is in a row of its own."""
+    tokens = jax.random.randint(jax.random.key(0), (1, 12), 5, 40)
+    found = encode_packed(small(), tokens, DOCUMENTS)
+    own = DOCUMENTS[0] == 1
+    other = jnp.where(own, tokens, (tokens + 9) % 40)
+    np.testing.assert_array_equal(encode_packed(small(), other, DOCUMENTS)[:, own], found[:, own])
+    joined = jnp.where(DOCUMENTS > 1, 2, DOCUMENTS).at[0, 1].set(0)
+    np.testing.assert_array_equal(encode_packed(small(), tokens, joined)[:, own], found[:, own])
+    alone = jnp.zeros_like(tokens).at[0, :4].set(tokens[0, own])
+    single = encode_packed(small(), alone, jnp.where(jnp.arange(12) < 4, 0, 5)[None])
+    np.testing.assert_allclose(single[0, :4], found[0, own], atol=1e-6)
+
+
+def test_no_gradient_reaches_the_embeddings_of_a_neighbour() -> None:
+    tokens, own = jnp.arange(5, 17)[None], DOCUMENTS == 1
+    graph, state = nnx.split(small())
+
+    def output(state: nnx.State) -> jax.Array:
+        hidden = encode_packed(nnx.merge(graph, state), tokens, DOCUMENTS)
+        return (hidden**3 * own[..., None]).sum()
+
+    table = jax.jit(jax.grad(output))(state)["token"]["embedding"][...]
+    touched = np.flatnonzero(np.abs(table).max(axis=1))
+    assert touched.tolist() == np.asarray(tokens)[own].tolist()
+
+
+def test_the_span_boundary_head_is_its_formula() -> None:
+    """Two layers of affine map, exact GELU and norm; places beyond the last share its embedding."""
+    head = small().span_boundary
+    left, right = jax.random.normal(jax.random.key(1), (2, 6, 16))
+    place = jnp.arange(6)
+
+    def norm(values: np.ndarray, norm: nnx.LayerNorm) -> np.ndarray:
+        centred = values - values.mean(-1, keepdims=True)
+        values = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + SMALL.epsilon)
+        return values * norm.scale[...] + norm.bias[...]
+
+    def layer(values: np.ndarray, linear: object, scale: nnx.LayerNorm) -> np.ndarray:
+        values = values @ np.asarray(linear.kernel[...]) + linear.bias[...]
+        return norm(values * stats.norm.cdf(values), scale)
+
+    embedded = np.asarray(head.place.embedding[...])[np.minimum(place, 2)]
+    wanted = layer(np.concatenate([left, right, embedded], -1), head.first, head.first_norm)
+    wanted = layer(wanted, head.second, head.second_norm)
+    np.testing.assert_allclose(head(left, right, place), wanted, atol=2e-5)

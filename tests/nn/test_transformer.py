@@ -68,6 +68,32 @@ def test_padding_is_seen_by_nobody() -> None:
     assert not np.array_equal(first[1, 5:], second[1, 5:])
 
 
+PACKED = Visibility(
+    jnp.arange(8)[None] < jnp.array([8, 6])[:, None],
+    jnp.array([[0, 0, 0, 1, 1, 1, 1, 2], [0, 0, 1, 1, 1, 1, 9, 9]]),
+)
+
+
+def test_packed_documents_see_themselves_alone() -> None:
+    mask = np.asarray(PACKED.mask())
+    valid, documents = np.asarray(PACKED.valid), np.asarray(PACKED.documents)
+    for row, query, key in np.ndindex(2, 8, 8):
+        wanted = valid[row, key] and documents[row, query] == documents[row, key]
+        assert mask[row, 0, query, key] == wanted
+
+
+def test_no_gradient_reaches_a_neighbouring_document() -> None:
+    """Nor padding; by the attention that has dropout (tests/models has the other)."""
+    model, document = stack(), PACKED.documents == 1
+
+    def output(hidden: jax.Array) -> jax.Array:
+        return (model(hidden, PACKED, KEY).hidden ** 2 * document[..., None]).sum()
+
+    gradient = np.asarray(jax.jit(jax.grad(output))(HIDDEN))
+    assert not gradient[~document].any()
+    assert (abs(gradient[document]).max(axis=-1) > 0).all()
+
+
 def test_without_a_key_there_is_no_dropout() -> None:
     model = stack()
     without = stack(dropout=0.0, attention_dropout=0.0)

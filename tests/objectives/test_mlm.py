@@ -1,6 +1,6 @@
 """The objective: what is counted, what leaks, and what a row without targets gives."""
 
-from functools import cache
+from functools import partial
 
 import chex
 import jax
@@ -12,25 +12,15 @@ from flax import nnx
 from mlmjax.core import prng
 from mlmjax.core.errors import UserError
 from mlmjax.core.types import Batch, Context, Loss
-from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.corruption import TokenCorruption
 from mlmjax.data.text import TextData
 from mlmjax.losses import full_cross_entropy
 from mlmjax.masking import LinearRatio, SpanSelection, TokenSelection, WordSelection
-from mlmjax.models.bert import Bert, BertConfig
+from mlmjax.models.bert import Bert
 from mlmjax.nn.attention import Visibility
+from mlmjax.objectives.hiding import Masked
 from mlmjax.objectives.mlm import MaskedLanguageModel
-
-VOCABULARY = Vocabulary(
-    size=90, padding=0, unknown=1, start=2, separator=3, mask=4, special=(0, 1, 2, 3, 4)
-)
-MODEL = BertConfig(vocabulary=90, layers=1, hidden=16, heads=2, mlp=32, positions=24)
-LENGTH = 24
-
-
-@cache
-def model() -> Bert:
-    return nnx.jit(lambda: MODEL.build(nnx.Rngs(params=0)))()
+from tests.objectives.examples import LENGTH, MODEL, VOCABULARY, alone, model, packed
 
 
 def objective(**choices: object) -> MaskedLanguageModel:
@@ -48,11 +38,18 @@ def batch(rows: int = 6, *, first: int = 0, used: int = LENGTH, epoch: int = 0) 
         "tokens": jnp.asarray(tokens, jnp.int32),
         "valid": jnp.asarray(valid),
         "word_starts": jnp.asarray(tokens % 3 != 0),
+        "sentence_starts": jnp.asarray(tokens % 7 == 0),
+        "frequency": jnp.asarray(np.where(tokens < 5, 0, tokens / 4000), jnp.float32),
         "segments": jnp.zeros(tokens.shape, jnp.int32),
         "id": jnp.stack([jnp.zeros(rows), ids], 1).astype(jnp.uint32),
         "epoch": jnp.full(rows, epoch, jnp.int32),
         "is_next": jnp.asarray(ids % 2, jnp.int32),
     }
+
+
+@partial(jax.jit, static_argnums=0)
+def mask(objective: MaskedLanguageModel, batch: Batch, context: Context) -> Masked:
+    return objective.mask(batch, context)
 
 
 def loss(objective: MaskedLanguageModel, batch: Batch, **context: object) -> Loss:
@@ -65,23 +62,29 @@ def figures(found: Loss) -> dict[str, float]:
 
 def test_the_loss_is_cross_entropy_over_the_targets_alone() -> None:
     rows, chosen = batch(), objective(corruption=TokenCorruption(mask=1.0, random=0.0, keep=0.0))
-    masked = chosen.mask(rows, Context.of(0))
+    masked = mask(chosen, rows, Context.of(0))
     corrupted = jnp.where(masked.mask.dense(LENGTH) > 0, 4, rows["tokens"])
     np.testing.assert_array_equal(masked.corrupted.tokens, corrupted)
-    hidden = model().encode(corrupted, rows["segments"], Visibility(rows["valid"])).hidden
-    every = full_cross_entropy(
-        model().mlm(hidden).reshape(-1, 16),
-        model().token.embedding[...],
-        model().mlm.bias[...],
-        rows["tokens"].reshape(-1),
-        vocabulary=90,
-    ).loss.reshape(rows["tokens"].shape)
+
+    @nnx.jit
+    def losses(model: Bert) -> jax.Array:
+        hidden = model.encode(corrupted, rows["segments"], Visibility(rows["valid"])).hidden
+        table, bias = model.token.embedding[...], model.mlm.bias[...]
+        features, labels = model.mlm(hidden).reshape(-1, 16), rows["tokens"].reshape(-1)
+        return full_cross_entropy(features, table, bias, labels, vocabulary=90).loss
+
+    by_token = losses(model()).reshape(rows["tokens"].shape)
     weight = masked.mask.dense(LENGTH)
-    by_row = (every * weight).sum(1) / weight.sum(1)
-    wanted = {"token_mean": (every * weight).sum() / weight.sum(), "sequence_mean": by_row.mean()}
-    for denominator, value in wanted.items():
-        found = loss(chosen.updated(denominator=denominator), rows)
-        assert float(found.value()) == pytest.approx(float(value), rel=1e-5)
+    by_row = (by_token * weight).sum(1) / weight.sum(1)
+    wanted = {
+        "token_mean": (by_token * weight).sum() / weight.sum(),
+        "sequence_mean": by_row.mean(),
+    }
+    every = [chosen.updated(denominator=name) for name in wanted]
+    found = nnx.jit(lambda model: [one(model, rows, Context.of(0)).value() for one in every])(
+        model()
+    )
+    np.testing.assert_allclose(found, list(wanted.values()), rtol=1e-5)
 
 
 def test_metrics_add_up() -> None:
@@ -100,9 +103,9 @@ def test_masked_tokens_cannot_be_read() -> None:
     """Where [MASK] or a random token stands, the true token moves nothing but its own loss."""
     corruption = TokenCorruption(mask=0.9, random=0.1, keep=0.0)
     chosen, rows = objective(corruption=corruption), batch(4)
-    hide = chosen.mask(rows, Context.of(0)).mask.dense(LENGTH) > 0
+    hide = mask(chosen, rows, Context.of(0)).mask.dense(LENGTH) > 0
     other = {**rows, "tokens": jnp.where(hide, (rows["tokens"] - 5 + 7) % 85 + 5, rows["tokens"])}
-    first, second = (chosen.mask(each, Context.of(0)) for each in (rows, other))
+    first, second = (mask(chosen, each, Context.of(0)) for each in (rows, other))
     np.testing.assert_array_equal(first.corrupted.tokens, second.corrupted.tokens)
     np.testing.assert_array_equal(first.mask.positions, second.mask.positions)
     assert not np.array_equal(first.targets, second.targets)
@@ -111,34 +114,64 @@ def test_masked_tokens_cannot_be_read() -> None:
 @pytest.mark.parametrize("selection", [TokenSelection(), WordSelection(), SpanSelection()])
 def test_masks_depend_on_seed_epoch_and_id_alone(selection: object) -> None:
     chosen = objective(selection=selection)
-    rows = chosen.mask(batch(8), Context.of(0))
-    later = chosen.mask(batch(4, first=4), Context.of(0, step=77, training=True))
-    chex.assert_trees_all_equal(jax.tree.map(lambda each: each[4:], rows), later)
+    rows = mask(chosen, batch(8), Context.of(0))
+    later = mask(chosen, batch(8, first=4), Context.of(0, step=77, training=True))
+    first, second = jax.device_get((rows, later))
+    chex.assert_trees_all_equal(
+        jax.tree.map(lambda each: each[4:], first), jax.tree.map(lambda each: each[:4], second)
+    )
     for other in (
-        chosen.mask(batch(8), Context.of(1)),
-        chosen.mask(batch(8, epoch=1), Context.of(0)),
+        mask(chosen, batch(8), Context.of(1)),
+        mask(chosen, batch(8, epoch=1), Context.of(0)),
     ):
         assert not np.array_equal(rows.mask.positions, other.mask.positions)
 
 
 def test_static_masks_repeat_after_their_number() -> None:
     chosen = objective(static_masks=2)
-    drawn = [chosen.mask(batch(8, epoch=e), Context.of(0)).mask.positions for e in range(4)]
+    drawn = [mask(chosen, batch(8, epoch=e), Context.of(0)).mask.positions for e in range(4)]
     np.testing.assert_array_equal(drawn[0], drawn[2])
     np.testing.assert_array_equal(drawn[1], drawn[3])
     assert not np.array_equal(drawn[0], drawn[1])
 
 
 def test_rows_without_an_eligible_token_give_loss_and_gradient_zero() -> None:
-    for empty in (batch(3, used=2), {**batch(3), "valid": jnp.zeros((3, LENGTH), bool)}):
-        graph, parameters = nnx.split(model())
+    without = {**batch(3), "valid": jnp.zeros((3, LENGTH), bool)}
+    graph, parameters = nnx.split(model())
 
-        def value(parameters: nnx.State, rows: Batch = empty, graph: object = graph) -> jax.Array:
-            return objective()(nnx.merge(graph, parameters), rows, Context.of(0)).value()
+    @jax.jit
+    @jax.value_and_grad
+    def value(parameters: nnx.State, rows: Batch) -> jax.Array:
+        return objective()(nnx.merge(graph, parameters), rows, Context.of(0)).value()
 
-        found, gradient = jax.jit(jax.value_and_grad(value))(parameters)
+    for empty in (batch(3, used=2), without):
+        found, gradient = value(parameters, empty)
         assert float(found) == 0
         assert all(not leaf.any() for leaf in jax.tree.leaves(gradient))
+
+
+def test_packed_documents_give_the_loss_of_rows_of_their_own() -> None:
+    """By either denominator, and all metrics but that of visible tokens, of which there is one a row."""
+    names = ("token_mean", "sequence_mean")
+    choices = [objective(denominator=name, span_boundary=True) for name in names]
+    graph, parameters = nnx.split(model())
+
+    def losses(parameters: nnx.State, batch: Batch) -> tuple[jax.Array, list[Loss]]:
+        found = [each(nnx.merge(graph, parameters), batch, Context.of(0)) for each in choices]
+        return found[0].value() + found[1].value(), found
+
+    value = jax.jit(jax.value_and_grad(losses, has_aux=True))
+    (_, together), _ = value(parameters, packed([[9], [8, 7], [6, 5, 4], [3, 2, 1, 0]]))
+    _, apart = jax.jit(losses)(parameters, alone())
+    for found, wanted in zip(together, apart, strict=True):
+        for name, term in found.terms.items():
+            assert float(term.weight) == float(wanted.terms[name].weight)
+        found, wanted = figures(found), figures(wanted)
+        del found["visible_loss"], wanted["visible_loss"]
+        assert found == pytest.approx(wanted, rel=1e-5, nan_ok=True)
+    (nothing, _), gradient = value(parameters, packed([[], [], [], []]))
+    assert float(nothing) == 0
+    assert all(not leaf.any() for leaf in jax.tree.leaves(gradient))
 
 
 def test_next_sentence_has_a_denominator_of_its_own() -> None:
@@ -183,8 +216,23 @@ def test_dropout_differs_by_step_and_micro_batch() -> None:
     [
         ({}, {"length": 32}, "--data.length to at most 24"),
         ({"next_sentence": True}, {"length": 24}, "--data.layout pairs"),
+        ({"next_sentence": True}, {"length": 24, "layout": "packed"}, "--data.layout pairs"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(choices: dict, data: dict, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         objective(**choices).check(MODEL, TextData(**data).spec())
+
+
+def test_the_work_counts_every_target_of_a_head() -> None:
+    """Forward and backward: three times the products with K targets a row, more in packed rows."""
+    small, packed_spec = TextData(length=24).spec(), TextData(length=24, layout="packed").spec()
+    rows, head = small["tokens"].shape[0], 2 * 16 * (16 + 90)
+    plain = objective().work(MODEL, small).flops
+    packed_rows = objective().work(MODEL, packed_spec).flops
+    capacity = objective().capacity(24, packed_spec["document_ids"].shape[1])
+    assert objective().capacity(24) == 4
+    assert plain == 3 * rows * (MODEL.flops(24) + 4 * head)
+    assert packed_rows == 3 * rows * (MODEL.flops(24) + capacity * head)
+    boundary = objective(span_boundary=True).work(MODEL, small).flops
+    assert boundary - plain == 3 * rows * 4 * (head + 2 * 16 * (2 * 16 + 200))

@@ -38,7 +38,9 @@ def rows(step: int = 0) -> dict[str, np.ndarray]:
         "tokens": tokens,
         "valid": valid,
         "word_starts": np.ones((8, 32), bool),
+        "sentence_starts": np.zeros((8, 32), bool),
         "segments": np.zeros((8, 32), np.int32),
+        "frequency": np.full((8, 32), 0.01, np.float32),
         "id": np.stack([np.zeros(8), 8 * step + np.arange(8)], 1).astype(np.uint32),
         "epoch": np.zeros(8, np.int32),
     }

@@ -1,5 +1,22 @@
 """Where documents come from."""
 
-from mlmjax.data.sources.text_files import TextFiles
+from mlmjax.data.sources.array_record import ArrayRecordFiles
+from mlmjax.data.sources.config import Format, MixturePart, TextSource
+from mlmjax.data.sources.fields import Fields
+from mlmjax.data.sources.jsonl import JsonLines
+from mlmjax.data.sources.parquet import ParquetFiles
+from mlmjax.data.sources.text_files import Documents, TextFiles
+from mlmjax.data.sources.tfds import TfdsDataset
 
-__all__ = ["TextFiles"]
+__all__ = [
+    "ArrayRecordFiles",
+    "Documents",
+    "Fields",
+    "Format",
+    "JsonLines",
+    "MixturePart",
+    "ParquetFiles",
+    "TextFiles",
+    "TextSource",
+    "TfdsDataset",
+]

@@ -1,130 +1,122 @@
-"""Plain text: a file, a folder or a pattern."""
+"""Plain text: files in UTF-8, divided into documents at blank lines, at line ends or not at all."""
 
-import hashlib
-import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
-from etils import epath
+from mlmjax.data.documents import Broken, Document
+from mlmjax.data.sources import lines
+from mlmjax.data.sources.files import File, digest
+from mlmjax.data.sources.finding import Found, find
+from mlmjax.data.sources.lines import UnreadableError, utf8
 
-from mlmjax.core.errors import UserError
-from mlmjax.data.documents import Document
+Documents = Literal["blank_lines", "blank_line", "line", "file"]
+"""What separates documents: two or more blank lines, one or more, each line end; or nothing."""
 
-AnyPath: TypeAlias = Path | epath.Path
-
-_BREAK = re.compile(r"\n(?:[ \t]*\n){2,}")
-_MAGIC = re.compile(r"[*?\[]")
+_GAPS = {"blank_lines": 2, "blank_line": 1, "line": 0, "file": None}
 
 
 class TextFiles:
     """The documents of plain-text files in UTF-8, in the order of their names.
 
-    A file is a group, so it lies on one side of a split. Two or more blank lines in a file separate
-    documents; a file without them is one document.
+    A file is a group, so it lies on one side of a split. What is longer than 64 MiB is taken as several
+    documents, cut at a line end, or between characters where there is none.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str | Found, documents: Documents = "blank_lines") -> None:
         """Find the files.
 
         Args:
-            root: a file, a folder (all ``*.txt`` in it, at any depth) or a pattern such as
-                ``books/**/*.txt``; local, or remote where ``etils.epath`` reads it.
+            root: a file, a folder (all ``.txt``, ``.txt.gz`` and ``.txt.zst`` in it, at any depth) or a
+                pattern such as ``books/**/*.txt``; local, or remote where ``fsspec`` reads it.
+            documents: what separates documents.
 
         Raises:
-            UserError: there is nothing, or no ``*.txt``.
+            UserError: there is nothing, or no such file.
         """
-        self.root = root
-        self._files = _find(root)
+        found = root if isinstance(root, Found) else find(root)
+        self.root = found.root
+        self.documents = documents
+        self._files = found.files("text")
 
     def __str__(self) -> str:
         return self.root
 
-    def __iter__(self) -> Iterator[Document]:
-        """The documents.
+    def parts(self) -> list["TextPart"]:
+        """Files, those that are not packed in pieces that begin with a document.
 
         Raises:
-            UserError: a file cannot be read, or is not UTF-8, or none holds any text.
+            UserError: a file cannot be read, or changed.
         """
-        nothing = True
-        for name, path in self._files:
-            for text in _BREAK.split(_decode(_read(path), path)):
-                if text.strip():
-                    nothing = False
-                    yield Document(text, name)
-        if nothing:
-            raise UserError(f"{self.root} holds no text (--data.root): every file in it is empty.")
+        return [
+            TextPart(file, start, stop, self.documents)
+            for file in self._files
+            for start, stop in file.ranges(partial(self._begins, file))
+        ]
 
     def digest(self) -> str:
         """Hash of the files' names and bytes."""
-        found = hashlib.blake2b(digest_size=16)
-        for name, path in self._files:
-            content = _read(path)
-            found.update(f"{name}\n{len(content)}\n".encode())
-            found.update(content)
-        return found.hexdigest()
+        return digest(self._files, "text", self.documents)
+
+    def _begins(self, file: File, place: int) -> int | None:
+        gap = _GAPS[self.documents]
+        if gap is None:
+            return None
+        found = lines.lines(file.blocks(place), lines.LONGEST)
+        return lines.next_document(found, start=place, gap=gap)
 
 
-def _find(root: str) -> list[tuple[str, AnyPath]]:
-    """(name relative to the root, file), sorted by name."""
-    path = _path(root)
-    found: Iterable[AnyPath]
-    if path.is_dir():
-        base, found = path, _walk(path)
-    elif path.exists():
-        return [(path.name, path)]
-    elif magic := _MAGIC.search(root):
-        folder = root[: root.rfind("/", 0, magic.start()) + 1]
-        base = _path(folder or ".")
-        found = _matching(base, root[len(folder) :])
-    else:
-        raise UserError(
-            f"There is no file or folder {root} (--data.root). Give a .txt file, a folder of them, "
-            "or a pattern in quotes."
+@dataclass(frozen=True)
+class TextPart:
+    """A piece of a file.
+
+    Attributes:
+        file: the file.
+        start: the first byte, where a document begins.
+        stop: byte before which to stop; none means the end.
+        documents: what separates documents.
+    """
+
+    file: File
+    start: int
+    stop: int | None
+    documents: Documents
+
+    @property
+    def name(self) -> str:
+        """The file, and where in it."""
+        return f"{self.file.shown}, from byte {self.start}" if self.start else self.file.shown
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return (self.file.size if self.stop is None else self.stop) - self.start
+
+    def read(self, broken: Broken) -> Iterator[Document]:
+        """The documents; one that is not UTF-8 is left out, if ``broken`` allows it.
+
+        Raises:
+            UserError: the file cannot be read, or changed.
+        """
+        file = self.file
+        found = lines.documents(
+            lines.lines(file.blocks(self.start, self.stop), lines.LONGEST),
+            start=self.start,
+            gap=_GAPS[self.documents],
+            longest=lines.LONGEST,
         )
-    files = sorted((file.relative_to(base).as_posix(), file) for file in found)
-    if not files:
-        what = "The folder holds no .txt file" if base == path else "No file matches the pattern"
-        raise UserError(f"{what}: {root} (--data.root).")
-    return files
-
-
-def _path(name: str) -> AnyPath:
-    # The plain class knows recursive patterns, which etils' own does not.
-    return epath.Path(name) if "://" in name else Path(name).expanduser()
-
-
-def _walk(folder: AnyPath) -> Iterator[AnyPath]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _walk(path)
-        elif path.suffix == ".txt":
-            yield path
-
-
-def _matching(base: AnyPath, pattern: str) -> list[AnyPath]:
-    try:
-        return [file for file in base.glob(pattern) if file.is_file()] if base.exists() else []
-    except (NotImplementedError, ValueError) as error:
-        raise UserError(
-            f"The pattern {pattern} cannot be used in {base} (--data.root): {error}"
-        ) from error
-
-
-def _read(path: AnyPath) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        why = error.strerror or error
-        raise UserError(f"{path} cannot be read (--data.root): {why}.") from error
-
-
-def _decode(content: bytes, path: AnyPath) -> str:
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 (--data.root): byte {error.start} is "
-            f"0x{content[error.start]:02x}. Convert it, for example with iconv -t UTF-8."
-        ) from error
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+        for place, content in found:
+            try:
+                text = utf8(content, place)
+            except UnreadableError as why:
+                broken(
+                    f"{file.shown}: {why} Convert the file (--data.root), for example with "
+                    "iconv -t UTF-8."
+                )
+                continue
+            text = text.removesuffix("\n").removesuffix("\r")
+            if "\r" in text:
+                text = text.replace("\r\n", "\n").replace("\r", "\n")
+            if not text.isspace():
+                yield Document(text, file.name, place=file.shown)

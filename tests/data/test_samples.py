@@ -1,71 +1,13 @@
-"""Plain text files and the documentation that installs carry."""
+"""The documentation that installs carry."""
 
+import pickle
 from pathlib import Path
 
 import pytest
 
-from mlmjax.core.errors import UserError
 from mlmjax.data import samples
+from mlmjax.data.documents import Part, Source, documents_of
 from mlmjax.data.samples import PyDocs, clean, pydocs
-from mlmjax.data.sources import TextFiles
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "b.txt").write_text("One.\n\nStill one.\n\n\nTwo.\n")
-    (tmp_path / "sub" / "a.txt").write_bytes("\ufeffDrei.\r\n\r\n\r\nVier.".encode())
-    (tmp_path / "c.md").write_text("no")
-    return tmp_path
-
-
-def test_a_file_a_folder_and_patterns(folder):
-    whole = [(d.text.strip(), d.group) for d in TextFiles(str(folder))]
-    assert whole == [
-        ("One.\n\nStill one.", "b.txt"),
-        ("Two.", "b.txt"),
-        ("Drei.", "sub/a.txt"),
-        ("Vier.", "sub/a.txt"),
-    ]
-    assert len(list(TextFiles(str(folder / "b.txt")))) == 2
-    assert len(list(TextFiles(f"{folder}/**/*.txt"))) == 4
-    assert len(list(TextFiles(f"{folder}/s*/?.txt"))) == 2
-    assert [d.group for d in TextFiles(f"{folder}/*.md")] == ["c.md"]
-
-
-def test_a_relative_pattern(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    assert len(list(TextFiles("*.txt"))) == 2
-    assert len(list(TextFiles("sub/*.txt"))) == 2
-
-
-def test_the_digest_follows_names_and_content(folder, tmp_path_factory):
-    first = TextFiles(str(folder)).digest()
-    assert TextFiles(str(folder)).digest() == first
-    (folder / "b.txt").write_text("Other.")
-    assert TextFiles(str(folder)).digest() != first
-
-
-def told(root, match):
-    with pytest.raises(UserError, match=match):
-        list(TextFiles(str(root)))
-
-
-def test_bad_input_is_told(tmp_path, monkeypatch):
-    told(tmp_path / "none", "no file or folder .*none .--data.root")
-    told(tmp_path, "no .txt file")
-    told(f"{tmp_path}/*.txt", "No file matches")
-    told(f"{tmp_path}/none/*.txt", "No file matches")
-    (tmp_path / "empty.txt").write_text(" \n\n\n\n")
-    told(tmp_path, "every file in it is empty")
-    (tmp_path / "latin.txt").write_bytes("Gr\xfc\xdfe".encode("latin-1"))
-    told(tmp_path, r"latin.txt is not UTF-8 .*byte 2 is 0xfc")
-    monkeypatch.setattr(type(TextFiles(str(tmp_path))._files[0][1]), "read_bytes", denied)
-    told(tmp_path, "empty.txt cannot be read .*Permission denied")
-
-
-def denied(path):
-    raise PermissionError(13, "Permission denied", str(path))
 
 
 def test_docstrings_are_cleaned():
@@ -126,11 +68,31 @@ def test_odd_files_are_left_out(tmp_path, monkeypatch):
 def test_documentation_of_one_package(monkeypatch, tmp_path):
     monkeypatch.setattr(samples.sysconfig, "get_path", lambda name: str(tmp_path))
     found = list(pydocs(packages=("jaxtyping",)))
-    assert found == list(PyDocs(("jaxtyping",)))
+    assert found == list(documents_of(PyDocs(("jaxtyping",))))
     assert len(found) > 10
     assert {d.label for d in found} == {"jaxtyping"}
     assert all(d.group.startswith("jaxtyping") for d in found)
     assert PyDocs(("jaxtyping",)).digest() == PyDocs(("jaxtyping",)).digest()
+
+
+def test_parts_are_read_apart(monkeypatch, tmp_path):
+    for number in range(10):
+        (tmp_path / f"m{number}.py").write_text(f'"""Module {number}."""' + "\n" * 100)
+    monkeypatch.setattr(samples.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(samples, "PART", 300)
+    source = PyDocs(packages=())
+    parts = source.parts()
+    assert isinstance(source, Source)
+    assert isinstance(parts[0], Part)
+    assert [len(part.files) for part in parts] == [3, 3, 3, 1]
+    assert sum(part.size for part in parts) == sum(f.stat().st_size for f in tmp_path.iterdir())
+    again = pickle.loads(pickle.dumps(parts))
+    assert [d.text for part in again for d in part.read(pytest.fail)] == [
+        f"Module {number}." for number in range(10)
+    ]
+    assert {part.name for part in parts} == {
+        f"the documentation of m{n} and others" for n in (0, 3, 6, 9)
+    }
 
 
 def test_topics_are_documents_of_their_own(monkeypatch, tmp_path):

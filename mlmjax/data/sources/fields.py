@@ -1,0 +1,110 @@
+"""Records with named fields: which field is the text, which the id, which the group."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mlmjax.data.documents import Document
+from mlmjax.data.sources.lines import UnreadableError
+
+_LISTED = 20
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a record that are read.
+
+    Attributes:
+        text: the text.
+        id: the record's own id, a string or an integer; none if it has none.
+        group: what the record is split by, a string or an integer; none: it is its own group.
+    """
+
+    text: str = "text"
+    id: str | None = None
+    group: str | None = None
+
+    def names(self) -> list[str]:
+        """All that are read, each once."""
+        return list(dict.fromkeys(name for name in (self.text, self.id, self.group) if name))
+
+    def document(self, record: Mapping[str, object], place: str = "") -> Document:
+        """The document of a record.
+
+        Args:
+            record: values by field; None is a null.
+            place: of the record, for messages.
+
+        Raises:
+            UnreadableError: a field is not there, or holds something else.
+        """
+        text = _value(record, self.text, "field")
+        if not (text is None or isinstance(text, str)):
+            raise UnreadableError(
+                f"the field {self.text!r} holds {_kind(text)}, not a string (--data.field)."
+            )
+        return Document(
+            None if text is None else _writable(text),
+            group=_key(record, self.group, "group-field"),
+            id=_key(record, self.id, "id-field"),
+            place=place,
+        )
+
+
+def parsed(text: str) -> dict[str, object]:
+    """The object that a text is in JSON.
+
+    Raises:
+        UnreadableError: it is none.
+    """
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UnreadableError(f"not JSON: {error.msg} at column {error.colno}.") from error
+    except (ValueError, RecursionError) as error:  # a number of too many digits; nested too deeply
+        raise UnreadableError(f"not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise UnreadableError(f"{_kind(found)}, not an object with fields.")
+    return found
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names for a message, the first twenty."""
+    shown = [str(name) for name in names]
+    return ", ".join([*shown[:_LISTED], *(["..."] if len(shown) > _LISTED else [])]) or "none"
+
+
+def _value(record: Mapping[str, object], name: str, option: str) -> object:
+    if name not in record:
+        raise UnreadableError(
+            f"there is no field {name!r} (--data.{option}), only {listed(record)}."
+        )
+    return record[name]
+
+
+def _key(record: Mapping[str, object], name: str | None, option: str) -> str:
+    if name is None:
+        return ""
+    value = _value(record, name, option)
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise UnreadableError(
+            f"the field {name!r} holds {_kind(value)}, not a string or an integer (--data.{option})."
+        )
+    return _writable(str(value))
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list"}
+    kinds |= {str: "a string", type(None): "null", dict: "an object"}
+    return kinds.get(type(value), type(value).__name__)
+
+
+def _writable(text: str) -> str:
+    """The text; halves of surrogate pairs, which UTF-8 cannot write, are replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
