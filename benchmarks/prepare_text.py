@@ -137,7 +137,9 @@ def _anonymous(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Preparing text beside datasets.map and group_texts.")
+    parser = argparse.ArgumentParser(
+        description="Preparing text beside datasets.map and group_texts."
+    )
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--length", type=int, default=128)

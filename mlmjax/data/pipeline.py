@@ -95,22 +95,19 @@ class _Order:
     seed: int
 
     @cached_property
-    def _mixed(self) -> grain.MapDataset:
-        """(source, how many of its rows came before) of each position."""
+    def _mixed(self) -> grain.MapDataset | None:
+        """(source, how many of its rows came before) of each position; none where there is one source."""
+        there = [source for source, (begin, end) in enumerate(self.streams) if end > begin]
+        if len(self.streams) == 1:
+            return None
         endless = grain.MapDataset.range(_ENDLESS)
-        sources = [
-            endless.map(partial(_tagged, source))
-            for source, (begin, end) in enumerate(self.streams)
-            if end > begin
-        ]
-        weights = [
-            w for w, (begin, end) in zip(self.weights, self.streams, strict=True) if end > begin
-        ]
-        return sources[0] if len(sources) == 1 else grain.MapDataset.mix(sources, weights)
+        sources = [endless.map(partial(_tagged, source)) for source in there]
+        return grain.MapDataset.mix(sources, [self.weights[source] for source in there])
 
     def at(self, positions: range) -> tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"]]:
         """Row and epoch at each position."""
-        places = [self._mixed[position] for position in positions]
+        mixed = self._mixed
+        places = [mixed[p] if mixed is not None else (0, p) for p in positions]
         sizes = [end - begin for begin, end in self.streams]
         epoch = [before // sizes[source] for source, before in places]
         kinds = set(zip((source for source, _ in places), epoch, strict=True))

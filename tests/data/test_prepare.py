@@ -22,7 +22,6 @@ from mlmjax.data.text import TextData
 from mlmjax.data.tokenising import RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
 
-
 TOKENIZER = TokenizerConfig(vocabulary=200)
 
 
