@@ -7,9 +7,9 @@ from itertools import islice
 import numpy as np
 
 from mlmjax.core.errors import UserError
-from mlmjax.data.base import Report
+from mlmjax.data.progress import Report
 from mlmjax.data.pipeline import assemble
-from mlmjax.data.prepare import PreparedText
+from mlmjax.data.prepared import PreparedText
 from mlmjax.evaluation.audit import Examples, audit_masks
 from mlmjax.evaluation.figures import Figures
 from mlmjax.evaluation.lexicon import Lexicon

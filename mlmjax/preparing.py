@@ -6,7 +6,7 @@ from typing import Any
 
 from mlmjax.core.errors import UserError
 from mlmjax.data import beam
-from mlmjax.data.prepare import PreparedText
+from mlmjax.data.prepared import PreparedText
 from mlmjax.data.text import TextData
 from mlmjax.experiment import Experiment
 from mlmjax.report.prepared import show_prepared

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.base import Prepared
-from mlmjax.data.prepare import PreparedText
+from mlmjax.data.prepared import PreparedText
 from mlmjax.data.text import TextData
 from mlmjax.evaluation.baselines import unigram
 from mlmjax.evaluation.fill_mask import fill_mask

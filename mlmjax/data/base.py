@@ -1,6 +1,6 @@
 """What the data of every modality has in common."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -10,12 +10,10 @@ from pydantic import Field
 
 from mlmjax.core.config import Config
 from mlmjax.core.vocabulary import Vocabulary
+from mlmjax.data.progress import Report
 
 Batches = Generator[dict[str, np.ndarray], None, None]
 """This process's slices of global batches, as arrays by name; closing it ends its threads."""
-
-Report = Callable[[str, int, int], None]
-"""``report(stage, done, total)``: how far a preparation is; a total of 0 is not known yet."""
 
 
 class Data(Config):

@@ -16,12 +16,12 @@ import numpy as np
 
 from mlmjax.core.errors import UserError
 from mlmjax.data import cache, destination
-from mlmjax.data.base import Report
 from mlmjax.data.beam_runner import Job
 from mlmjax.data.destination import Folder
 from mlmjax.data.documents import Source
 from mlmjax.data.manifest import count, described, named
 from mlmjax.data.prepare import WAITING, Recipe, full_disk
+from mlmjax.data.progress import Report
 from mlmjax.data.reading import Tally
 from mlmjax.data.tokenizer import Tokenizer
 

@@ -20,20 +20,16 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from mlmjax.core.errors import UserError
-from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.data import cache
-from mlmjax.data.base import Batches, Report
 from mlmjax.data.choosing import Choice, Fate, choose, concatenated, repeated, repeated_id
 from mlmjax.data.cleaning import Cleaning
 from mlmjax.data.documents import Source
 from mlmjax.data.manifest import count, described, named
-from mlmjax.data.pipeline import batches, heldout_batches
+from mlmjax.data.progress import Report
 from mlmjax.data.reading import OnError, Reading, Tally, Task, plan
-from mlmjax.data.rows import Rows
 from mlmjax.data.sentences import sentence_starts
 from mlmjax.data.shards import Shards, ShardTask
 from mlmjax.data.spool import Block, Spool
@@ -48,53 +44,6 @@ _FORMAT = 2
 _ENDLESS = 100
 _TRAINING_TEXT = 1 << 28
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@dataclass(frozen=True)
-class PreparedText:
-    """What :func:`prepare` made.
-
-    Attributes:
-        folder: where it lies.
-        manifest: versions, settings, and counts of documents, rows and tokens.
-        fingerprint: hash of content, tokenizer and settings.
-        tokenizer: the tokenizer that was loaded or trained.
-        train: rows to train on.
-        heldout: rows of text that training does not see.
-        token_counts: how often each id occurs in the training rows; 0 for special ones.
-        weights: how much of a batch each source makes up, in relation to the others.
-    """
-
-    folder: Path
-    manifest: dict[str, Any]
-    fingerprint: str
-    tokenizer: Tokenizer
-    train: Rows
-    heldout: Rows
-    token_counts: np.ndarray
-    weights: tuple[float, ...]
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokenizer's vocabulary."""
-        return self.tokenizer.vocabulary
-
-    def batches(self, *, seed: int, batch: int, start: int, stop: int, threads: int) -> Batches:
-        """Training batches; see :func:`mlmjax.data.pipeline.batches`."""
-        settings: dict[str, int] = {"seed": seed, "batch": batch, "threads": threads, **_here()}
-        return batches(self.train, **settings, start=start, stop=stop, weights=self.weights)
-
-    def heldout_batches(self, *, seed: int, batch: int, threads: int) -> Batches:
-        """Held-out batches; see :func:`mlmjax.data.pipeline.heldout_batches`."""
-        return heldout_batches(self.heldout, seed=seed, batch=batch, threads=threads, **_here())
-
-    def save(self, folder: Path) -> None:
-        """Write ``tokenizer.json``."""
-        self.tokenizer.save(folder / "tokenizer.json")
-
-
-def _here() -> dict[str, int]:
-    return {"process_index": jax.process_index(), "process_count": jax.process_count()}
 
 
 @dataclass(frozen=True)
@@ -138,20 +87,21 @@ def prepare(
     sources: Sequence[Source],
     recipe: Recipe,
     *,
-    weights: Sequence[float] | None = None,
     folder: Path | None = None,
     workers: int = 0,
     report: Report | None = None,
-) -> PreparedText:
-    """Rows of some sources, from the cache or made now.
+) -> Path:
+    """Rows of some sources, from the cache or made now; ``prepared.PreparedText`` reads them.
 
     Args:
         sources: where documents come from; of two with the same text the first is kept.
         recipe: what is made of them.
-        weights: how much of a batch each source makes up; by default their sizes decide.
         folder: the cache; by default the user's.
         workers: processes; 0 for one a core. The bytes that are written do not depend on it.
         report: called with the stage, what is done, and the total (0: unknown).
+
+    Returns:
+        The folder that holds them.
 
     Raises:
         UserError: a source cannot be read, or gives no row, or the cache cannot be written.
@@ -159,7 +109,7 @@ def prepare(
     report = report or _silent
     identity = recipe.identity(sources)
     place = (folder or cache.default()) / f"text-{identity['fingerprint']}"
-    if (manifest := cache.manifest(place)) is None:
+    if cache.manifest(place) is None:
         with (
             full_disk(place.parent, "; the same command goes on with what is finished"),
             cache.building(place, waiting=partial(report, WAITING, 0, 0)) as work,
@@ -167,10 +117,7 @@ def prepare(
             if work is not None:
                 job = _Job(sources, recipe, work, processes(workers), report)
                 cache.finish(work, {**identity, **job.run()})
-        manifest = cache.manifest(place)
-        if manifest is None:
-            raise UserError(f"{place} was changed while it was written; run the command again.")
-    return _open(place, manifest, weights)
+    return place
 
 
 WAITING = "waiting for another process that prepares the same"
@@ -189,35 +136,6 @@ def full_disk(folder: Path | str, then: str = "") -> Iterator[None]:
                 f"folder with --data.cache{then}."
             ) from error
         raise
-
-
-def _open(place: Path, manifest: dict[str, Any], weights: Sequence[float] | None) -> PreparedText:
-    found = Tokenizer.load(place / "tokenizer.json")
-    settings = RowSettings(**{name: manifest["settings"][name] for name in RowSettings.names()})
-    counts = np.load(place / "token_counts.npy")
-    shards = Shards(place, settings)
-    frequency = (counts / max(counts.sum(), 1)).astype(np.float32)
-    sources = [shard["source"] for shard in manifest["shards"]]
-
-    def rows(split: str) -> Rows:
-        sizes = [shard[split] for shard in manifest["shards"]]
-        there = [number for number, size in enumerate(sizes) if size]
-        return Rows(
-            [shards.path(split, number) for number in there],
-            [sizes[number] for number in there],
-            length=settings.length,
-            padding=found.vocabulary.padding,
-            frequency=frequency,
-            pairs=settings.layout == "pairs",
-            documents=settings.documents,
-            streams=np.bincount(sources, sizes, len(manifest["sources"])).astype(int).tolist(),
-        )
-
-    train, heldout = rows("train"), rows("heldout")
-    shares = tuple(weights) if weights else tuple(float(e - b) for b, e in train.streams)
-    return PreparedText(
-        place, manifest, manifest["fingerprint"], found, train, heldout, counts, shares
-    )
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from pydantic import Field, model_validator
 
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.data import cache
-from mlmjax.data.base import Data, Report
+from mlmjax.data.base import Data
 from mlmjax.data.cleaning import Cleaning
 from mlmjax.data.documents import Source
-from mlmjax.data.prepare import PreparedText, Recipe, prepare
+from mlmjax.data.prepare import Recipe, prepare
+from mlmjax.data.prepared import PreparedText
+from mlmjax.data.progress import Report
 from mlmjax.data.reading import OnError
 from mlmjax.data.samples import PyDocs
 from mlmjax.data.sources import Documents, Format, MixturePart, TextSource
@@ -94,14 +96,14 @@ class TextData(Data):
 
     def prepare(self, report: Report | None = None) -> PreparedText:
         """Rows, from the cache or made now; see :func:`mlmjax.data.prepare.prepare`."""
-        return prepare(
+        folder = prepare(
             self.sources(),
             self.recipe(),
-            weights=[part.weight for part in self.mixture] or None,
             folder=cache.local(self.cache),
             workers=self.workers,
             report=report,
         )
+        return PreparedText.open(folder, [part.weight for part in self.mixture] or None)
 
     def spec(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and types of a global batch, without any data; see ``pipeline.batches``."""

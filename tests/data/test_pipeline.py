@@ -17,6 +17,7 @@ from mlmjax.data.documents import Document
 from mlmjax.data.pairs import draws
 from mlmjax.data.pipeline import assemble, batches, heldout_batches
 from mlmjax.data.prepare import Recipe, prepare
+from mlmjax.data.prepared import PreparedText
 from mlmjax.data.text import TextData
 from mlmjax.data.tokenising import RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
@@ -26,7 +27,7 @@ LAYOUTS = ("full", "pairs", "packed")
 
 def make(folder, layout, texts):
     source = Documents([Document(text, str(i)) for i, text in enumerate(texts)])
-    return prepare([source], recipe(layout), folder=folder)
+    return PreparedText.open(prepare([source], recipe(layout), folder=folder))
 
 
 def recipe(layout):
@@ -198,7 +199,8 @@ def mixed(tmp_path_factory):
         for seed in (1, 2, 3)
     ]
     folder = tmp_path_factory.mktemp("mixed")
-    return prepare(sources, recipe("full"), folder=folder, weights=(6.0, 3.0, 1.0), workers=1)
+    made = prepare(sources, recipe("full"), folder=folder, workers=1)
+    return PreparedText.open(made, (6.0, 3.0, 1.0))
 
 
 def source_of(rows, index):

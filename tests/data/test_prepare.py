@@ -18,6 +18,7 @@ from mlmjax.data import prepare as room
 from mlmjax.data.choosing import held_out
 from mlmjax.data.documents import Document, normalise
 from mlmjax.data.prepare import Recipe, prepare
+from mlmjax.data.prepared import PreparedText
 from mlmjax.data.text import TextData
 from mlmjax.data.tokenising import RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
@@ -39,7 +40,8 @@ def recipe(
 
 def make(source, folder, *, report=None, workers=1, **options):
     sources = source if isinstance(source, list) else [source]
-    return prepare(sources, recipe(**options), folder=folder, report=report, workers=workers)
+    made = prepare(sources, recipe(**options), folder=folder, report=report, workers=workers)
+    return PreparedText.open(made)
 
 
 def all_rows(rows):
