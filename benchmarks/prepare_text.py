@@ -10,7 +10,8 @@ the time it takes them to load the file. Sides take turns, each in a process of 
 over its process tree of memory that is not shared (anonymous pages).
 
 Prediction, before the first run: both are bound by the tokenizer, which is the same library; theirs also builds
-Python lists of all that it returns, and writes and reads it twice. So 1.5 times their MB/s, at a fifth of the memory.
+Python lists of all that it returns, and writes and reads it twice. So 1.5 times their MB/s, at a fifth of their
+memory.
 """
 
 import argparse
@@ -23,21 +24,22 @@ import sys
 import tempfile
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 
 from mlmjax.data.documents import normalise
+from mlmjax.data.preparation.sentences import sentence_starts
 from mlmjax.data.samples import pydocs
-from mlmjax.data.sentences import sentence_starts
 from mlmjax.data.tokenizer import TokenizerConfig
 
 OURS = """
 import sys
 from pathlib import Path
-from mlmjax.data.prepare import Recipe, prepare
+from mlmjax.data.preparation.prepare import Recipe, prepare
 from mlmjax.data.sources import TextSource
-from mlmjax.data.tokenising import RowSettings
+from mlmjax.data.preparation.tokenising import RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
 
 if __name__ == "__main__":
@@ -83,7 +85,7 @@ def make_file(path: Path, megabytes: int) -> float:
     for document in pydocs():
         text = normalise(document.text or "")
         starts = [*sentence_starts(text), len(text)]
-        sentences += [text[a:b].strip() for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        sentences += [text[a:b].strip() for a, b in pairwise(starts)]
     draw, size = random.Random(0), 0
     with path.open("w") as file:
         while size < megabytes * 1e6:

@@ -36,8 +36,8 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFas
 from mlmjax.core import prng
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.corruption import TokenCorruption
+from mlmjax.data.preparation.sentences import sentence_starts
 from mlmjax.data.samples import pydocs
-from mlmjax.data.sentences import sentence_starts
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.data.words import word_starts
 from mlmjax.masking import (

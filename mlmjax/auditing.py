@@ -7,12 +7,12 @@ from itertools import islice
 import numpy as np
 
 from mlmjax.core.errors import UserError
-from mlmjax.data.progress import Report
 from mlmjax.data.pipeline import assemble
+from mlmjax.data.preparation.progress import Report
 from mlmjax.data.prepared import PreparedText
-from mlmjax.evaluation.audit import Examples, audit_masks
-from mlmjax.evaluation.figures import Figures
-from mlmjax.evaluation.lexicon import Lexicon
+from mlmjax.evaluation.audit.figures import Figures
+from mlmjax.evaluation.audit.lexicon import Lexicon
+from mlmjax.evaluation.audit.masks import Examples, audit_masks
 from mlmjax.experiment import Experiment
 from mlmjax.objectives.base import Objective
 from mlmjax.objectives.mlm import MaskedLanguageModel

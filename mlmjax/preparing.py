@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlmjax.core.errors import UserError
-from mlmjax.data import beam
+from mlmjax.data.beam import prepare as beam
 from mlmjax.data.prepared import PreparedText
 from mlmjax.data.text import TextData
 from mlmjax.experiment import Experiment

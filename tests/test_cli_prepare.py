@@ -13,7 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from mlmjax.cli import main
-from mlmjax.data import reading
+from mlmjax.data.preparation import reading
 from tests.commands import printed, refused
 
 SENTENCES = [

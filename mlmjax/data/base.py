@@ -10,7 +10,7 @@ from pydantic import Field
 
 from mlmjax.core.config import Config
 from mlmjax.core.vocabulary import Vocabulary
-from mlmjax.data.progress import Report
+from mlmjax.data.preparation.progress import Report
 
 Batches = Generator[dict[str, np.ndarray], None, None]
 """This process's slices of global batches, as arrays by name; closing it ends its threads."""

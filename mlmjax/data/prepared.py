@@ -10,12 +10,12 @@ import numpy as np
 
 from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
-from mlmjax.data import cache
 from mlmjax.data.base import Batches
 from mlmjax.data.pipeline import batches, heldout_batches
+from mlmjax.data.preparation import cache
+from mlmjax.data.preparation.shards import Shards
+from mlmjax.data.preparation.tokenising import RowSettings
 from mlmjax.data.rows import Rows
-from mlmjax.data.shards import Shards
-from mlmjax.data.tokenising import RowSettings
 from mlmjax.data.tokenizer import Tokenizer
 
 

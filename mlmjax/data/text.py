@@ -8,17 +8,17 @@ import jax.numpy as jnp
 from pydantic import Field, model_validator
 
 from mlmjax.core.vocabulary import Vocabulary
-from mlmjax.data import cache
 from mlmjax.data.base import Data
-from mlmjax.data.cleaning import Cleaning
 from mlmjax.data.documents import Source
-from mlmjax.data.prepare import Recipe, prepare
+from mlmjax.data.preparation import cache
+from mlmjax.data.preparation.cleaning import Cleaning
+from mlmjax.data.preparation.prepare import Recipe, prepare
+from mlmjax.data.preparation.progress import Report
+from mlmjax.data.preparation.reading import OnError
+from mlmjax.data.preparation.tokenising import Layout, RowSettings
 from mlmjax.data.prepared import PreparedText
-from mlmjax.data.progress import Report
-from mlmjax.data.reading import OnError
 from mlmjax.data.samples import PyDocs
 from mlmjax.data.sources import Documents, Format, MixturePart, TextSource
-from mlmjax.data.tokenising import Layout, RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.data.tokenizer_training import SPECIAL
 
@@ -95,7 +95,7 @@ class TextData(Data):
         return Recipe(self.tokenizer, rows, self.heldout, self.cleaning, self.on_error)
 
     def prepare(self, report: Report | None = None) -> PreparedText:
-        """Rows, from the cache or made now; see :func:`mlmjax.data.prepare.prepare`."""
+        """Rows, from the cache or made now; see :func:`mlmjax.data.preparation.prepare.prepare`."""
         folder = prepare(
             self.sources(),
             self.recipe(),

@@ -40,6 +40,11 @@ class BalancedSelection(Selection):
     stop_share: Annotated[float, Field(gt=0, le=1)] = 0.001
     """A token with at least this share of the corpus is a stop word: a hundred or so in English."""
 
+    @property
+    def whole_words(self) -> bool:
+        """It keeps words whole."""
+        return True
+
     def __call__(
         self,
         key: Key[Array, ""],

@@ -63,6 +63,11 @@ class Selection(Config):
         """
         return exact_capacity(length, self.ratio if ratio is None else ratio)
 
+    @property
+    def whole_words(self) -> bool:
+        """Whether all tokens of a word are selected, or none; an audit holds the selection to it."""
+        return False
+
     @abstractmethod
     def __call__(
         self,

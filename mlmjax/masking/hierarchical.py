@@ -53,6 +53,11 @@ class HierarchicalSelection(Selection):
     shift_steps: Annotated[int | None, Field(gt=0)] = None
     """Updates over which the shares move from words alone (local) to the given ones (global)."""
 
+    @property
+    def whole_words(self) -> bool:
+        """It keeps words whole."""
+        return True
+
     @model_validator(mode="after")
     def _sum_to_one(self) -> Self:
         total = self.words + self.spans + self.sentences

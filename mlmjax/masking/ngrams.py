@@ -23,6 +23,11 @@ class NGramSelection(SpanLaw):
     longest: Annotated[int, Field(ge=1)] = 3
     """The longest n-gram that is drawn, in words."""
 
+    @property
+    def whole_words(self) -> bool:
+        """It keeps words whole."""
+        return True
+
     def law(self) -> Law:
         """The share of each n, from 1 on, among the n-grams that are drawn."""
         return harmonic(self.longest)

@@ -41,6 +41,11 @@ class RareTokenSelection(Selection):
     unit: Literal["tokens", "words"] = "tokens"
     """What is selected. A word counts as frequent as its rarest token, and is selected whole."""
 
+    @property
+    def whole_words(self) -> bool:
+        """It keeps words whole, if it counts in them."""
+        return self.unit == "words"
+
     def __call__(
         self,
         key: Key[Array, ""],

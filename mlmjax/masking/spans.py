@@ -92,6 +92,11 @@ class SpanSelection(SpanLaw):
     unit: Literal["words", "tokens"] = "words"
     """What lengths are counted in. Words are selected whole."""
 
+    @property
+    def whole_words(self) -> bool:
+        """It keeps words whole, if it counts in them."""
+        return self.unit == "words"
+
     def law(self) -> Law:
         """The share of each length, from 1 on, among the spans that are drawn."""
         return geometric(self.p, longest=self.longest)

@@ -44,6 +44,11 @@ class WordSelection(Selection):
     at_least_one: bool = False
     """Where the Bernoulli count hits no word of a row, one is selected all the same."""
 
+    @property
+    def whole_words(self) -> bool:
+        """It keeps words whole."""
+        return True
+
     def capacity(self, length: int, ratio: float | None = None) -> int:
         """The number of places that a mask of a row of ``length`` tokens has.
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from rich.markup import escape
 
-from mlmjax.evaluation.figures import Figures, Group, Lengths, Targets
-from mlmjax.evaluation.repeats import FALSE_ALARM
+from mlmjax.evaluation.audit.figures import Figures, Group, Lengths, Targets
+from mlmjax.evaluation.audit.repeats import FALSE_ALARM
 from mlmjax.report.terminal import Terminal
 
 SPARKS = "▁▂▃▄▅▆▇█"

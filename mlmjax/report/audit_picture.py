@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from mlmjax.core.errors import UserError
-from mlmjax.evaluation.figures import Figures, Group
+from mlmjax.evaluation.audit.figures import Figures, Group
 from mlmjax.report.audit import summary
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from mlmjax.data import reading
+from mlmjax.data.preparation import reading
 
 _WORDS = (
     *("array", "axis", "value", "return", "the", "a", "of", "new", "list", "sorted", "function"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlmjax.data import documents
 from mlmjax.data.documents import normalise
-from mlmjax.data.sentences import sentence_starts
+from mlmjax.data.preparation.sentences import sentence_starts
 
 COMPOSING = "\u0301\u0308\u0327\u0345\u1161\u11a8\u09be"
 SPACES = ["\r\n", "\n\n", *" \n\r\t\x0b\x1c\u2000\u2028"]

@@ -16,10 +16,10 @@ from mlmjax.core.errors import UserError
 from mlmjax.data.documents import Document
 from mlmjax.data.pairs import draws
 from mlmjax.data.pipeline import assemble, batches, heldout_batches
-from mlmjax.data.prepare import Recipe, prepare
+from mlmjax.data.preparation.prepare import Recipe, prepare
+from mlmjax.data.preparation.tokenising import RowSettings
 from mlmjax.data.prepared import PreparedText
 from mlmjax.data.text import TextData
-from mlmjax.data.tokenising import RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
 
 LAYOUTS = ("full", "pairs", "packed")

@@ -2,14 +2,24 @@
 
 import re
 
+import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_texts import make_texts
 
+from mlmjax.core import prng
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.data.words import word_starts
+from mlmjax.masking import (
+    BalancedSelection,
+    HierarchicalSelection,
+    NGramSelection,
+    Row,
+    SpanSelection,
+    WordSelection,
+)
 
 KINDS = ("wordpiece", "byte_bpe", "unigram")
 TEXT = st.text(st.sampled_from("aAbé ß_.,-'([日本語한0９½ﬁ\n😀 \u0301x"), max_size=40)
@@ -57,6 +67,48 @@ def test_words_are_counted_alike_by_every_kind(tokenizers, kind):
     assert set(found.offsets[found.word_starts].tolist()) <= starts
     if kind != "unigram":  # which may join a word and the point after it in one piece
         assert found.word_starts.sum() == len(starts)
+
+
+SELECTIONS = {
+    "words": WordSelection(ratio=0.3),
+    "bernoulli": WordSelection(ratio=0.3, count="bernoulli"),
+    "spans": SpanSelection(ratio=0.3),
+    "n-grams": NGramSelection(ratio=0.3),
+    "balanced": BalancedSelection(ratio=0.3),
+    "hierarchical": HierarchicalSelection(ratio=0.3),
+}
+LONGEST = 400
+
+
+@pytest.fixture(scope="module", params=SELECTIONS)
+def select(request):
+    """One selection of a whole-word kind, compiled."""
+    selection = SELECTIONS[request.param]
+    assert selection.whole_words
+
+    def dense(key, eligible, word_starts, sentence_starts, frequency):
+        row = Row(eligible, word_starts, sentence_starts, frequency)
+        return selection(key, row).dense(LONGEST)
+
+    return jax.jit(dense)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.lists(TEXT, min_size=1, max_size=6).map(" ".join), seed=st.integers(0, 99))
+@settings(max_examples=10)
+def test_selections_of_words_split_none_of_any_tokenizer(tokenizers, select, kind, text, seed):
+    found = tokenizers[kind].encode([text])[0]
+    size = min(len(found.ids), LONGEST)
+    eligible, starts = np.zeros((2, LONGEST), bool)
+    eligible[:size], starts[:size] = True, found.word_starts[:size]
+    frequency = np.full(LONGEST, 0.01, np.float32)
+    hit = np.asarray(select(prng.root(seed), eligible, starts, starts & False, frequency))
+    owner = words_of(text)
+    fates = {}
+    for place, offset in enumerate(found.offsets[:size].tolist()):
+        fates.setdefault(owner.get(offset), set()).add(hit[place])
+    assert all(len(fate) == 1 for fate in fates.values())
+    assert not hit[size:].any()
 
 
 def test_bytes_of_one_character_are_one_word(tokenizers):

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mlmjax.core.vocabulary import Vocabulary
-from mlmjax.evaluation.counters import TokenTally
-from mlmjax.evaluation.figures import Group, Token
+from mlmjax.evaluation.audit.counters import TokenTally
+from mlmjax.evaluation.audit.figures import Group, Token
 
 BANDS = 10
 """Bands of frequency."""

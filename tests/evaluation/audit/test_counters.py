@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.evaluation.audit.drawn import SIZE, SPECIAL, drawn_of
 
 from mlmjax.corruption import Kind
-from mlmjax.evaluation.counters import (
+from mlmjax.evaluation.audit.counters import (
     Drawn,
     FateTally,
     PositionTally,
@@ -21,7 +22,6 @@ from mlmjax.evaluation.counters import (
     asked_p,
 )
 from mlmjax.masking import word_numbers
-from tests.evaluation.drawn import SIZE, SPECIAL, drawn_of
 
 
 def words_of(drawn):

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mlmjax.evaluation.repeats import Repeats
+from mlmjax.evaluation.audit.repeats import Repeats
 
 
 @dataclass(frozen=True)

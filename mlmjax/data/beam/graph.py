@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
-from mlmjax.data import beam_steps as steps
-from mlmjax.data.destination import Folder
+from mlmjax.data.beam import steps
 from mlmjax.data.documents import Source
-from mlmjax.data.reading import Reading
-from mlmjax.data.tokenising import RowSettings
+from mlmjax.data.preparation.destination import Folder
+from mlmjax.data.preparation.reading import Reading
+from mlmjax.data.preparation.tokenising import RowSettings
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
-from mlmjax.evaluation.counters import (
+from mlmjax.evaluation.audit.counters import (
     Drawn,
     FateTally,
     Histogram,
@@ -19,7 +19,7 @@ from mlmjax.evaluation.counters import (
     Units,
     asked_p,
 )
-from mlmjax.evaluation.figures import (
+from mlmjax.evaluation.audit.figures import (
     Corruption,
     Fate,
     Figures,
@@ -28,8 +28,8 @@ from mlmjax.evaluation.figures import (
     Selected,
     Words,
 )
-from mlmjax.evaluation.lexicon import Lexicon, TokenFigures
-from mlmjax.evaluation.repeats import Fingerprints, Repeats, few_alike
+from mlmjax.evaluation.audit.lexicon import Lexicon, TokenFigures
+from mlmjax.evaluation.audit.repeats import Fingerprints, Repeats, few_alike
 from mlmjax.masking import SpanLaw
 from mlmjax.objectives.mlm import KINDS, MaskedLanguageModel
 

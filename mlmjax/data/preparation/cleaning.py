@@ -10,7 +10,7 @@ from jaxtyping import Bool, UInt8, UInt32
 from pydantic import Field, model_validator
 
 from mlmjax.core.config import Config
-from mlmjax.data import near_duplicates as minhash
+from mlmjax.data.preparation import near_duplicates as minhash
 
 _LINE = re.compile(r"[^\r\n]+")
 _PIECE = 1 << 20
@@ -78,7 +78,7 @@ class Cleaning(Config):
         return None
 
     def signature(self, normalised: str) -> UInt32[np.ndarray, " permutations"]:
-        """The signature of a document; see :func:`mlmjax.data.near_duplicates.signature`."""
+        """The signature of a document; see :func:`mlmjax.data.preparation.near_duplicates.signature`."""
         return minhash.signature(normalised, shingle=self.shingle, permutations=self.permutations)
 
     def near_duplicate(
@@ -86,7 +86,7 @@ class Cleaning(Config):
     ) -> Bool[np.ndarray, " documents"]:
         """Which documents are dropped, given the signatures of all in order; none if the step is off.
 
-        See :func:`mlmjax.data.near_duplicates.near_duplicates`.
+        See :func:`mlmjax.data.preparation.near_duplicates.near_duplicates`.
         """
         if self.near_duplicates is None:
             return np.zeros(len(signatures), bool)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mlmjax.corruption import Kind
-from mlmjax.evaluation.counters import Drawn
+from mlmjax.evaluation.audit.counters import Drawn
 
 SIZE, SPECIAL = 9, (0, 1, 2)
 

@@ -12,9 +12,9 @@ import pytest
 from mlmjax.core.types import Context, Mask
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.corruption import Corrupted, Kind, TokenCorruption
-from mlmjax.evaluation.audit import Examples, audit_masks
-from mlmjax.evaluation.lexicon import Lexicon
-from mlmjax.evaluation.spans import drawn_spans
+from mlmjax.evaluation.audit.lexicon import Lexicon
+from mlmjax.evaluation.audit.masks import Examples, audit_masks
+from mlmjax.evaluation.audit.spans import drawn_spans
 from mlmjax.masking import LinearRatio, SpanSelection, select_tokens
 from mlmjax.objectives.mlm import MaskedLanguageModel
 

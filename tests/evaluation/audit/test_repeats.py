@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlmjax.evaluation.repeats import Fingerprints, few_alike
+from mlmjax.evaluation.audit.repeats import Fingerprints, few_alike
 
 LENGTH = 6
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.documents import Source
-from mlmjax.data.reading import Tally
-from mlmjax.data.shards import SPLITS
-from mlmjax.data.tokenising import RowSettings, SplitCounts, summed
+from mlmjax.data.preparation.reading import Tally
+from mlmjax.data.preparation.shards import SPLITS
+from mlmjax.data.preparation.tokenising import RowSettings, SplitCounts, summed
 from mlmjax.data.tokenizer import Tokenizer
 
 MadeOf = tuple[int, dict[str, Any]]

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from scipy import stats
 
 from mlmjax.corruption import Kind
-from mlmjax.evaluation.figures import Positions, Targets
+from mlmjax.evaluation.audit.figures import Positions, Targets
 
 BINS = 16
 """Parts of a row that are compared with each other."""

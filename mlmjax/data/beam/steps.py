@@ -18,13 +18,13 @@ import numpy as np
 from apache_beam.pvalue import TaggedOutput
 from jaxtyping import Int
 
-from mlmjax.data.choosing import Fate, held_out, repeated
-from mlmjax.data.destination import Folder
-from mlmjax.data.near_duplicates import band_hashes, earlier_similar
-from mlmjax.data.reading import Reading, Record, Tally, plan, read
-from mlmjax.data.shards import SPLITS, Shards
-from mlmjax.data.spool import entry, kept
-from mlmjax.data.tokenising import RowSettings, write_rows
+from mlmjax.data.preparation.choosing import Fate, held_out, repeated
+from mlmjax.data.preparation.destination import Folder
+from mlmjax.data.preparation.near_duplicates import band_hashes, earlier_similar
+from mlmjax.data.preparation.reading import Reading, Record, Tally, plan, read
+from mlmjax.data.preparation.shards import SPLITS, Shards
+from mlmjax.data.preparation.spool import entry, kept
+from mlmjax.data.preparation.tokenising import RowSettings, write_rows
 from mlmjax.data.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"
@@ -138,13 +138,13 @@ class Extremes:
 
     @property
     def split_by(self) -> str:
-        """What is never divided; see :func:`mlmjax.data.choosing.choose`."""
+        """What is never divided; see :func:`mlmjax.data.preparation.choosing.choose`."""
         return "group" if self.groups[0] != self.groups[1] else "document"
 
     def fates(
         self, chosen: list[tuple[int, Units]], *, documents: int, heldout: float
     ) -> Int[np.ndarray, " documents"]:
-        """The :class:`~mlmjax.data.choosing.Fate` of each document of a block.
+        """The :class:`~mlmjax.data.preparation.choosing.Fate` of each document of a block.
 
         Args:
             chosen: number and units of those that are kept.

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from mlmjax.core.errors import UserError
-from mlmjax.data import cache, destination
-from mlmjax.data.beam_runner import Job
-from mlmjax.data.destination import Folder
+from mlmjax.data.beam.runner import Job
 from mlmjax.data.documents import Source
-from mlmjax.data.manifest import count, described, named
-from mlmjax.data.prepare import WAITING, Recipe, full_disk
-from mlmjax.data.progress import Report
-from mlmjax.data.reading import Tally
+from mlmjax.data.preparation import cache, destination
+from mlmjax.data.preparation.destination import Folder
+from mlmjax.data.preparation.manifest import count, described, named
+from mlmjax.data.preparation.prepare import WAITING, Recipe, full_disk
+from mlmjax.data.preparation.progress import Report
+from mlmjax.data.preparation.reading import Tally
 from mlmjax.data.tokenizer import Tokenizer
 
 _COUNTS = "token_counts.npy"
@@ -52,7 +52,7 @@ def prepare(
 ) -> Placed:
     """Rows of some sources, from the cache or made now by Apache Beam.
 
-    They are those of :func:`mlmjax.data.prepare.prepare`, byte for byte, and so is the folder.
+    They are those of :func:`mlmjax.data.preparation.prepare.prepare`, byte for byte, and so is the folder.
 
     Args:
         sources: where documents come from; workers must reach them.
@@ -99,8 +99,8 @@ def prepare(
 
 def _make(job: Job, work: Folder, sources: Sequence[Source], recipe: Recipe) -> dict[str, Any]:
     """Run the pipeline; what the manifest is to say."""
-    from mlmjax.data.beam_graph import Graph
-    from mlmjax.data.beam_steps import RESULT, TOKENIZER
+    from mlmjax.data.beam.graph import Graph
+    from mlmjax.data.beam.steps import RESULT, TOKENIZER
 
     with tempfile.TemporaryDirectory() as inside:
         file = Path(inside, TOKENIZER)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from made_texts import make_texts
 
 from mlmjax.core.errors import UserError
-from mlmjax.data import near_duplicates as module
-from mlmjax.data.near_duplicates import (
+from mlmjax.data.preparation import near_duplicates as module
+from mlmjax.data.preparation.near_duplicates import (
     band_hashes,
     bands,
     earlier_similar,
@@ -217,7 +217,7 @@ def test_signatures_and_bands_are_the_same_in_every_process():
     code = """
 import zlib
 import numpy as np
-from mlmjax.data.near_duplicates import band_hashes, signature
+from mlmjax.data.preparation.near_duplicates import band_hashes, signature
 found = signature("The quick brown fox jumps over the lazy dog. Übung 日本")
 print(zlib.crc32(found.astype("<u4")), zlib.crc32(band_hashes(found, threshold=0.8).astype("<u8")))
 """

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from mlmjax.core.errors import UserError
-from mlmjax.data.cleaning import Cleaning
 from mlmjax.data.documents import Part, Source, normalise
+from mlmjax.data.preparation.cleaning import Cleaning
 
 OnError = Literal["stop", "skip"]
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mlmjax.core.errors import UserError
-from mlmjax.data import cleaning as module
-from mlmjax.data.cleaning import Cleaning, repeated_lines, symbols
 from mlmjax.data.documents import normalise
+from mlmjax.data.preparation import cleaning as module
+from mlmjax.data.preparation.cleaning import Cleaning, repeated_lines, symbols
 
 CHARACTERS = st.sampled_from(
     "aZ9 .\n\r\t-é\u0301日ไ่🙂€½\u200d\u202e\ufe0f\ud800\ue000\u0378\U000e0101"

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mlmjax.data.choosing import Fate
-from mlmjax.data.spool import Block, kept, save, write_whole
-from mlmjax.data.tokenising import RowSettings, Text, write_rows
+from mlmjax.data.preparation.choosing import Fate
+from mlmjax.data.preparation.spool import Block, kept, save, write_whole
+from mlmjax.data.preparation.tokenising import RowSettings, Text, write_rows
 from mlmjax.data.tokenizer import Tokenizer
 
 SPLITS = ("train", "heldout")

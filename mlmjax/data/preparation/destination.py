@@ -1,7 +1,7 @@
 """Where many machines write: a folder, local or remote, that is complete or not there.
 
 On this machine's disks it is built beside its place, as the local preparation does
-(:mod:`mlmjax.data.cache`). A remote folder cannot be renamed as a whole: it is built in its place, and
+(:mod:`mlmjax.data.preparation.cache`). A remote folder cannot be renamed as a whole: it is built in its place, and
 its manifest, which is written last, makes it complete.
 """
 
@@ -19,7 +19,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from mlmjax.core.errors import UserError
-from mlmjax.data import cache
+from mlmjax.data.preparation import cache
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,17 @@ from made_texts import Documents, DocumentsPart, make_texts
 
 from mlmjax.cli import main
 from mlmjax.core.errors import UserError
-from mlmjax.data import beam, beam_steps, cache, prepare, reading
-from mlmjax.data.beam_steps import FindExtremes
-from mlmjax.data.choosing import ENTRY, Fate, choose
-from mlmjax.data.cleaning import Cleaning
-from mlmjax.data.destination import Folder
+from mlmjax.data.beam import prepare as beam
+from mlmjax.data.beam import steps as beam_steps
+from mlmjax.data.beam.steps import FindExtremes
 from mlmjax.data.documents import Document
-from mlmjax.data.near_duplicates import near_duplicates
-from mlmjax.data.prepare import Recipe
-from mlmjax.data.tokenising import RowSettings
+from mlmjax.data.preparation import cache, prepare, reading
+from mlmjax.data.preparation.choosing import ENTRY, Fate, choose
+from mlmjax.data.preparation.cleaning import Cleaning
+from mlmjax.data.preparation.destination import Folder
+from mlmjax.data.preparation.near_duplicates import near_duplicates
+from mlmjax.data.preparation.prepare import Recipe
+from mlmjax.data.preparation.tokenising import RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
 from tests.commands import printed, refused
 

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Int
 
 from mlmjax.core.vocabulary import Vocabulary
-from mlmjax.data.layout import TOKEN, FullRows, PackedRows, PairRows
+from mlmjax.data.preparation.layout import TOKEN, FullRows, PackedRows, PairRows
+from mlmjax.data.preparation.sentences import sentence_starts
 from mlmjax.data.rows import RowWriter
-from mlmjax.data.sentences import sentence_starts
 from mlmjax.data.tokenizer import Tokenizer
 
 Layout = Literal["full", "pairs", "packed"]

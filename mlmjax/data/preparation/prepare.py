@@ -23,19 +23,26 @@ from typing import Any
 import numpy as np
 
 from mlmjax.core.errors import UserError
-from mlmjax.data import cache
-from mlmjax.data.choosing import Choice, Fate, choose, concatenated, repeated, repeated_id
-from mlmjax.data.cleaning import Cleaning
 from mlmjax.data.documents import Source
-from mlmjax.data.manifest import count, described, named
-from mlmjax.data.progress import Report
-from mlmjax.data.reading import OnError, Reading, Tally, Task, plan
-from mlmjax.data.sentences import sentence_starts
-from mlmjax.data.shards import Shards, ShardTask
-from mlmjax.data.spool import Block, Spool
-from mlmjax.data.tokenising import RowSettings
+from mlmjax.data.preparation import cache
+from mlmjax.data.preparation.choosing import (
+    Choice,
+    Fate,
+    choose,
+    concatenated,
+    repeated,
+    repeated_id,
+)
+from mlmjax.data.preparation.cleaning import Cleaning
+from mlmjax.data.preparation.manifest import count, described, named
+from mlmjax.data.preparation.progress import Report
+from mlmjax.data.preparation.reading import OnError, Reading, Tally, Task, plan
+from mlmjax.data.preparation.sentences import sentence_starts
+from mlmjax.data.preparation.shards import Shards, ShardTask
+from mlmjax.data.preparation.spool import Block, Spool
+from mlmjax.data.preparation.tokenising import RowSettings
+from mlmjax.data.preparation.workers import processes, spread
 from mlmjax.data.tokenizer import Tokenizer, TokenizerConfig
-from mlmjax.data.workers import processes, spread
 
 NO_CLEANING = Cleaning()
 """Nothing is dropped but exact copies."""

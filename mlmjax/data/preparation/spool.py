@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mlmjax.data import reading
-from mlmjax.data.choosing import ENTRY, Entries, Fate
-from mlmjax.data.cleaning import Cleaning
 from mlmjax.data.documents import hash64
-from mlmjax.data.reading import Reading, Record, Tally, Task
-from mlmjax.data.tokenising import Text
+from mlmjax.data.preparation import reading
+from mlmjax.data.preparation.choosing import ENTRY, Entries, Fate
+from mlmjax.data.preparation.cleaning import Cleaning
+from mlmjax.data.preparation.reading import Reading, Record, Tally, Task
+from mlmjax.data.preparation.tokenising import Text
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def kept(records: Iterator[Record], fates: np.ndarray, *, cut: int = 0) -> Itera
 
     Args:
         records: the documents.
-        fates: the :class:`~mlmjax.data.choosing.Fate` of each.
+        fates: the :class:`~mlmjax.data.preparation.choosing.Fate` of each.
         cut: the character at which the only document is divided.
     """
     for record, fate in zip(records, fates.tolist(), strict=True):

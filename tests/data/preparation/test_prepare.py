@@ -13,14 +13,15 @@ from made_texts import Documents, make_texts
 from pydantic import ValidationError
 
 from mlmjax.core.errors import UserError
-from mlmjax.data import cache, samples
-from mlmjax.data import prepare as room
-from mlmjax.data.choosing import held_out
+from mlmjax.data import samples
 from mlmjax.data.documents import Document, normalise
-from mlmjax.data.prepare import Recipe, prepare
+from mlmjax.data.preparation import cache
+from mlmjax.data.preparation import prepare as room
+from mlmjax.data.preparation.choosing import held_out
+from mlmjax.data.preparation.prepare import Recipe, prepare
+from mlmjax.data.preparation.tokenising import RowSettings
 from mlmjax.data.prepared import PreparedText
 from mlmjax.data.text import TextData
-from mlmjax.data.tokenising import RowSettings
 from mlmjax.data.tokenizer import TokenizerConfig
 
 TOKENIZER = TokenizerConfig(vocabulary=200)

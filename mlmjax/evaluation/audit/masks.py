@@ -15,11 +15,11 @@ from jaxtyping import Array, Bool, Int, Key, UInt32
 
 from mlmjax.core import prng
 from mlmjax.core.types import Batch, Context, Mask
-from mlmjax.evaluation.counters import Drawn
-from mlmjax.evaluation.figures import Figures
-from mlmjax.evaluation.lexicon import Lexicon
-from mlmjax.evaluation.spans import drawn_spans
-from mlmjax.evaluation.tally import Asked, Tally
+from mlmjax.evaluation.audit.counters import Drawn
+from mlmjax.evaluation.audit.figures import Figures
+from mlmjax.evaluation.audit.lexicon import Lexicon
+from mlmjax.evaluation.audit.spans import drawn_spans
+from mlmjax.evaluation.audit.tally import Asked, Tally
 from mlmjax.masking import SpanLaw
 from mlmjax.objectives.mlm import MaskedLanguageModel
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlmjax.core.vocabulary import Vocabulary
-from mlmjax.data import layout
-from mlmjax.data.layout import TOKEN, FullRows, PackedRows, PairRows, piece_id
+from mlmjax.data.preparation import layout
+from mlmjax.data.preparation.layout import TOKEN, FullRows, PackedRows, PairRows, piece_id
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 VOCABULARY = Vocabulary(

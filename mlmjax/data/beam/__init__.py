@@ -1,0 +1,1 @@
+"""The same preparation on Apache Beam, for what outgrows a machine."""

@@ -1,0 +1,1 @@
+"""Sources to rows on disk, once: read, clean, choose, tokenise, write."""

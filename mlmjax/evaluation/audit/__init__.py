@@ -1,0 +1,1 @@
+"""What masks really are like: counts over real examples, and tests against chance."""
