@@ -44,8 +44,8 @@ def audit(
         ("epochs", epochs, 1),
         ("step", step, 0),
     ):
-        if number < least:
-            raise UserError(f"--{name} {number}: it must be at least {least}.")
+        if not least <= number < 2**31:
+            raise UserError(f"--{name} {number}: it must be at least {least}, and below 2^31.")
     terminal = terminal or Terminal()
     masking(experiment.objective)
     experiment.objective.check(experiment.model, experiment.data.spec())

@@ -94,6 +94,7 @@ def test_a_broken_must_ends_with_status_1(config: str, capsys: pytest.CaptureFix
         (("--examples", "0"), "--examples 0: it must be at least 1"),
         (("--examples", "many"), "--examples: invalid int value: 'many'"),
         (("--epochs", "0"), "--epochs 0"),
+        (("--step", "99999999999"), "--step 99999999999"),
         (("--step", "-1"), "--step -1"),
         (("--png", "nowhere/a.png"), "there is no folder nowhere"),
         (("--png", "."), "Is a directory"),

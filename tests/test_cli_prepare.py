@@ -102,14 +102,30 @@ def test_formats_give_the_same_rows(prepare, tmp_path: Path) -> None:
 
 def test_a_mixture_is_prepared(config: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     one = lines(tmp_path / "a.jsonl", [{"text": text} for text in SENTENCES[:30]])
-    (tmp_path / "b.txt").write_text("\n\n\n".join(SENTENCES[30:]))
-    mixture = ["--data.mixture", f"{one}=0.75", "b.txt=0.25"]
+    (tmp_path / "b").mkdir()
+    for number in range(6):
+        text = "\n\n\n".join(SENTENCES[30 + 5 * number : 35 + 5 * number])
+        (tmp_path / "b" / f"{number}.txt").write_text(text)
+    mixture = ["--data.mixture", f"{one}=0.75", "b=0.25"]
     options = ["--data.workers", "1", "--data.cache", "c"]
     main(["prepare", config, *mixture, "--data.root", "None", *options])
     said = capsys.readouterr().out
     assert f"{one}: " in said
-    assert "b.txt: " in said
+    assert "b: " in said
     assert "root and mixture" in refused(capsys, "prepare", config, *mixture)
+
+
+def test_a_mixture_must_be_able_to_keep_its_weights(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    one = lines(tmp_path / "a.jsonl", [{"text": text} for text in SENTENCES])
+    (tmp_path / "empty.jsonl").write_text("")
+    command = ["prepare", config, "--data.root", "None", "--data.workers", "1", "--data.mixture"]
+    said = refused(capsys, *command, f"{one}=0.5", "empty.jsonl=0.5")
+    assert "empty.jsonl gives no training row" in said
+    assert "--data.mixture" in said
+    said = refused(capsys, *command, f"{one}=1e-300", f"{one}=1e300")
+    assert "the largest may be 1,000,000 times the smallest" in said
 
 
 def test_text_that_is_hard_to_read_is_read(prepare, tmp_path: Path) -> None:
@@ -182,6 +198,12 @@ def test_a_parquet_column_that_is_no_text(told, tmp_path: Path) -> None:
     assert "int64" in said
     assert "body" in said
     assert "no column 'words'" in told(path, "--data.field", "words")
+
+
+def test_columns_of_one_name(told, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
+    assert "several columns 'text'" in told(path)
 
 
 def test_a_tfds_folder_without_a_finished_dataset(told, tmp_path: Path) -> None:

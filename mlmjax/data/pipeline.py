@@ -219,7 +219,7 @@ def _local(batch: int, process_count: int) -> int:
 
 def _stream(source: _Shuffled | _InOrder, threads: int) -> Generator[Arrays, None, None]:
     # The source gives whole batches, read in one call each, so threads work on whole batches too.
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=_AHEAD)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(_AHEAD, threads))
     iterator = iter(grain.MapDataset.source(source).to_iter_dataset(options))
     try:
         yield from iterator

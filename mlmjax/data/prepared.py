@@ -79,6 +79,13 @@ class PreparedText:
             )
 
         train, heldout = rows("train"), rows("heldout")
+        for source, (begin, end) in zip(manifest["sources"], train.streams, strict=True):
+            if weights and begin == end:
+                raise UserError(
+                    f"{source} gives no training row of its own, so it cannot have its weight "
+                    "(--data.mixture). It is empty, repeats what came before, or is of one group, such as a "
+                    "file, that is held out: give more text or files, or leave it out."
+                )
         shares = tuple(weights) if weights else tuple(float(e - b) for b, e in train.streams)
         return cls(folder, manifest, manifest["fingerprint"], found, train, heldout, counts, shares)
 

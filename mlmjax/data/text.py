@@ -12,15 +12,18 @@ from mlmjax.data.base import Data
 from mlmjax.data.documents import Source
 from mlmjax.data.preparation import cache
 from mlmjax.data.preparation.cleaning import Cleaning
+from mlmjax.data.preparation.layout import SHORTEST
 from mlmjax.data.preparation.prepare import Recipe, prepare
 from mlmjax.data.preparation.progress import Report
 from mlmjax.data.preparation.reading import OnError
 from mlmjax.data.preparation.tokenising import Layout, RowSettings
 from mlmjax.data.prepared import PreparedText
 from mlmjax.data.samples import PyDocs
-from mlmjax.data.sources import Documents, Format, MixturePart, TextSource
+from mlmjax.data.sources import Documents, Format, MixturePart, Name, TextSource
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.data.tokenizer_training import SPECIAL
+
+_FARTHEST = 1_000_000
 
 
 class TextData(Data):
@@ -30,14 +33,14 @@ class TextData(Data):
     """Of the files at ``root``; by default their endings tell."""
     field: str = "text"
     """What holds the text, where documents have fields (JSONL, Parquet, ArrayRecord, TFDS)."""
-    id_field: str | None = None
+    id_field: Name | None = None
     """What holds a document's id, which must differ over all sources; by default there is none."""
-    group_field: str | None = None
+    group_field: Name | None = None
     """What the split goes by, such as an author; by default each document with fields is by itself."""
     documents: Documents = "blank_lines"
     """What is a document in plain text: what stands between two or more blank lines, or one
     (``blank_line``), a ``line``, or a ``file``."""
-    split: str = "train"
+    split: Name = "train"
     """Which split of a TFDS dataset is read; this is not the split for training."""
     mixture: tuple[MixturePart, ...] = ()
     """Several sources in place of ``root``, ``ROOT=WEIGHT`` each: how much of a batch is of it."""
@@ -52,8 +55,8 @@ class TextData(Data):
     prediction, the second drawn anew every epoch. ``packed``: several documents in a row that do not
     see each other."""
     documents_per_row: Annotated[int, Field(ge=1, lt=2**16)] = 16
-    """The most documents in a packed row; masks cost so much more, and rows of very short documents
-    are fuller."""
+    """The most documents in a packed row, at least of three tokens each; masks cost so much more, and
+    rows of very short documents are fuller."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """The tokenizer."""
     heldout: Annotated[float, Field(gt=0, lt=1)] = 0.05
@@ -67,6 +70,12 @@ class TextData(Data):
     def _one_kind_of_source(self) -> Self:
         if self.mixture and self.root is not None:
             raise ValueError("root and mixture are two ways to name the text: give one of them")
+        weights = [part.weight for part in self.mixture]
+        if weights and max(weights) > _FARTHEST * min(weights):
+            raise ValueError(
+                f"the weights of the mixture reach from {min(weights):g} to {max(weights):g}: the largest "
+                f"may be {_FARTHEST:,} times the smallest"
+            )
         return self
 
     def sources(self) -> Sequence[Source]:
@@ -88,10 +97,15 @@ class TextData(Data):
             **{n: getattr(self, n) for n in names if n not in source.model_fields_set}
         )
 
+    @property
+    def _documents(self) -> int:
+        """The most documents in a row, where rows are packed."""
+        most = min(self.documents_per_row, self.length // SHORTEST)
+        return most if self.layout == "packed" else 0
+
     def recipe(self) -> Recipe:
         """What is made of the documents."""
-        documents = self.documents_per_row if self.layout == "packed" else 0
-        rows = RowSettings(self.length, self.layout, documents)
+        rows = RowSettings(self.length, self.layout, self._documents)
         return Recipe(self.tokenizer, rows, self.heldout, self.cleaning, self.on_error)
 
     def prepare(self, report: Report | None = None) -> PreparedText:
@@ -120,9 +134,9 @@ class TextData(Data):
         }
         if self.layout == "pairs":
             shapes["is_next"] = ((self.batch,), jnp.int32)
-        if self.layout == "packed":
+        if self._documents:
             shapes["documents"] = (row, jnp.int32)
-            shapes["document_ids"] = ((self.batch, self.documents_per_row, 2), jnp.uint32)
+            shapes["document_ids"] = ((self.batch, self._documents, 2), jnp.uint32)
         return {name: jax.ShapeDtypeStruct(*one) for name, one in shapes.items()}
 
     def abstract_vocabulary(self) -> Vocabulary:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal, SupportsInt
 
@@ -138,7 +139,7 @@ class Tokenizer:
             return []
         raw = self._raw.encode_batch(list(texts), add_special_tokens=False)
         ids = [np.array(one.ids, np.int32) for one in raw]
-        begins = [np.array(one.offsets, np.int64).reshape(-1, 2)[:, 0] for one in raw]
+        begins = [_begins(one) for one in raw]
         if np.isin(np.concatenate(ids), self._reserved).any():
             for place, one in enumerate(ids):
                 if np.isin(one, self._reserved).any():
@@ -219,7 +220,7 @@ class Tokenizer:
             found = np.array(one.ids, np.int32)
             found[np.isin(found, self._reserved)] = self.vocabulary.unknown
             ids.append(found)
-            begins.append(np.array(one.offsets, np.int64).reshape(-1, 2)[:, 0] + offset)
+            begins.append(_begins(one) + offset)
         return np.concatenate(ids), np.concatenate(begins)
 
     def _halves(self, text: str) -> Iterator[tuple[int, str]]:
@@ -234,6 +235,11 @@ class Tokenizer:
         edges = sorted(cut for cut in cuts if cut <= len(text))
         for begin, end in pairwise(edges):
             yield begin, text[begin:end]
+
+
+def _begins(encoding: tokenizers.Encoding) -> Int[np.ndarray, " tokens"]:
+    """The character at which each token starts."""
+    return np.fromiter(map(itemgetter(0), encoding.offsets), np.int64, len(encoding))
 
 
 def _vocabulary(raw: tokenizers.Tokenizer, source: str) -> Vocabulary:

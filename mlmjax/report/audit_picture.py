@@ -105,7 +105,9 @@ def _positions(axes: "Axes", figures: Figures) -> None:
     )
     axes.plot(place, shares, color=FOUND, lw=1.2, label="selected")
     reach = max(np.nanmax(np.abs(shares - mean), initial=0), np.nanmax(band, initial=0), 0.1)
-    axes.set_ylim(mean - 1.6 * reach, mean + 1.5 * reach)
+    limits = mean - 1.6 * reach, mean + 1.5 * reach  # the strip lies below
+    axes.set_ylim(*limits)
+    axes.set_yticks([tick for tick in axes.get_yticks() if max(0, limits[0]) <= tick <= limits[1]])
     axes.set_xlim(-0.5, shares.size - 0.5)
     strip = axes.inset_axes((0, 0.02, 1, 0.08))
     strip.imshow(shares[None], aspect="auto", cmap="viridis", interpolation="nearest")

@@ -34,6 +34,7 @@ def test_a_file_a_folder_and_patterns(folder):
     assert names(f"{folder}/s*/?.txt") == ["sub/a.txt"]
     assert names(f"{folder}/[a-c].*") == ["b.txt", "c.md"]
     assert names(f"{folder}/*") == ["b.txt", "c.md", "meta.json"]
+    assert len(names(f"{folder}/**")) == 5
 
 
 def test_relative_names(folder, monkeypatch):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 from rich.console import Console
-from tests.evaluation.audit.drawn import SIZE, SPECIAL, drawn_of
 
 from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
@@ -17,6 +16,7 @@ from mlmjax.evaluation.audit.tally import Asked, Tally
 from mlmjax.report.audit import show
 from mlmjax.report.audit_picture import check_picture, write_picture
 from mlmjax.report.terminal import Terminal
+from tests.evaluation.audit.drawn import SIZE, SPECIAL, drawn_of
 
 VOCABULARY = Vocabulary(
     size=SIZE, padding=0, unknown=0, start=1, separator=1, mask=2, special=SPECIAL

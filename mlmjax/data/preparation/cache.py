@@ -92,6 +92,7 @@ def building(folder: Path, *, waiting: Callable[[], None]) -> Iterator[Path | No
             shutil.rmtree(work, ignore_errors=True)
             yield None
             return
+        _tidy(work)
         try:
             yield work
         except UserError:
@@ -130,11 +131,18 @@ def _locked(work: Path, waiting: Callable[[], None]) -> int:
 
 def finish(work: Path, content: dict[str, Any]) -> None:
     """Write the manifest, with the size of every file, once all of them are on the disk."""
+    _tidy(work)
     names = sorted(path.name for path in work.iterdir() if path.name not in (LOCK, MANIFEST))
     files = {name: (work / name).stat().st_size for name in names}
     (work / MANIFEST).write_text(written(content, files), encoding="utf-8")
     for path in [*(work / name for name in names), work / MANIFEST, work]:
         _sync(path)
+
+
+def _tidy(work: Path) -> None:
+    """Remove the files that processes which were killed did not finish."""
+    for path in work.rglob("*.unfinished"):
+        path.unlink(missing_ok=True)
 
 
 def written(content: dict[str, Any], files: dict[str, int]) -> str:

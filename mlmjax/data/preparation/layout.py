@@ -14,7 +14,8 @@ TOKEN = np.dtype([("id", "<i4"), ("word", "?"), ("sentence", "?")])
 
 WINDOW = 256
 """Rows that are open at a time while documents are packed."""
-_SHORTEST = 3
+SHORTEST = 3
+"""Tokens of the shortest document, special ones included."""
 _NONE = np.zeros((0, 2), np.int64)
 
 Tokens = Shaped[np.ndarray, "_"]
@@ -151,7 +152,7 @@ class PackedRows:
             self._room = np.append(self._room, self._length)
         self._open[place].append((tokens, document))
         self._room[place] -= size
-        if self._room[place] < _SHORTEST or len(self._open[place]) == self._documents:
+        if self._room[place] < SHORTEST or len(self._open[place]) == self._documents:
             return [self._close(place)]
         return [self._close(int(self._room.argmin()))] if len(self._open) > WINDOW else []
 

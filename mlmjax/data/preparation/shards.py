@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlmjax.data.preparation.choosing import Fate
-from mlmjax.data.preparation.spool import Block, kept, save, write_whole
+from mlmjax.data.preparation.spool import Block, kept, save, unfinished, write_whole
 from mlmjax.data.preparation.tokenising import RowSettings, Text, write_rows
 from mlmjax.data.tokenizer import Tokenizer
 
@@ -48,7 +48,7 @@ class Shards:
         if (done := self.summary(number)) is not None:
             return done
         tokenizer = _tokenizer(self.tokenizer)
-        beside = {s: self.path(s, number).with_suffix(".unfinished") for s in SPLITS}
+        beside = {split: unfinished(self.path(split, number)) for split in SPLITS}
         counts, frequency = write_rows(texts, beside, tokenizer, self.settings)
         for split, path in beside.items():
             path.rename(self.path(split, number))

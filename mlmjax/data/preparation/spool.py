@@ -118,7 +118,7 @@ class _Writer:
         self._entries: list[tuple] = []
         self._signatures: list[np.ndarray] = []
         # Another process may still be at the same block, if the one that started it was killed.
-        self._file = _beside(_texts(path)).open("w", encoding="utf-8")
+        self._file = unfinished(_texts(path)).open("w", encoding="utf-8")
 
     def write(self, record: Record) -> None:
         self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -138,7 +138,7 @@ class _Writer:
         save(_table(self._path), np.array(self._entries, ENTRY))
         if self._signatures:
             save(_signatures(self._path), np.stack(self._signatures))
-        _beside(_texts(self._path)).rename(_texts(self._path))
+        unfinished(_texts(self._path)).rename(_texts(self._path))
         return len(self._entries)
 
 
@@ -175,7 +175,7 @@ def kept(records: Iterator[Record], fates: np.ndarray, *, cut: int = 0) -> Itera
 
 def save(path: Path, array: np.ndarray) -> None:
     """Write an array so that the file is whole or absent."""
-    beside = _beside(path)
+    beside = unfinished(path)
     with beside.open("wb") as file:
         np.save(file, array)
     beside.rename(path)
@@ -183,12 +183,13 @@ def save(path: Path, array: np.ndarray) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that it is whole or absent."""
-    beside = _beside(path)
+    beside = unfinished(path)
     beside.write_bytes(content)
     beside.rename(path)
 
 
-def _beside(path: Path) -> Path:
+def unfinished(path: Path) -> Path:
+    """What a file is called while this process writes it."""
     return path.with_name(f"{path.name}.{os.getpid()}.unfinished")
 
 

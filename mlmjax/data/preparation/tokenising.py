@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 Text = tuple[str, str, int]
 """A document: its text, its split, its id."""
 
-_BATCH = 1 << 18
+_BATCH = 1 << 17
 _CHUNK = 1 << 15
 _LONGEST = 1 << 16
 

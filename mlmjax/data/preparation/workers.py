@@ -48,7 +48,7 @@ def spread(
     from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
     # One thread a process, since there is a process a core.
-    alone = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    alone = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
     pool = ProcessPoolExecutor(workers, timeout=_IDLE, env=alone)
     done = False
     try:

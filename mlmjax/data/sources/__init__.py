@@ -1,7 +1,7 @@
 """Where documents come from."""
 
 from mlmjax.data.sources.array_record import ArrayRecordFiles
-from mlmjax.data.sources.config import Format, MixturePart, TextSource
+from mlmjax.data.sources.config import Format, MixturePart, Name, TextSource
 from mlmjax.data.sources.fields import Fields
 from mlmjax.data.sources.jsonl import JsonLines
 from mlmjax.data.sources.parquet import ParquetFiles
@@ -15,6 +15,7 @@ __all__ = [
     "Format",
     "JsonLines",
     "MixturePart",
+    "Name",
     "ParquetFiles",
     "TextFiles",
     "TextSource",

@@ -18,7 +18,7 @@ from mlmjax.data.sources.parquet import ParquetFiles
 from mlmjax.data.sources.text_files import Documents, TextFiles
 
 Format = Literal["auto", "text", "jsonl", "parquet", "array_record", "tfds"]
-_Name = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1)]
 
 
 class TextSource(Config):
@@ -34,15 +34,15 @@ class TextSource(Config):
     ``.gz`` or ``.zst``), ``.parquet``, ``.array_record``, and a folder with a dataset of TFDS."""
     field: str = "text"
     """Field, column or feature that is the text; empty where an ArrayRecord is plain text."""
-    id_field: _Name | None = None
+    id_field: Name | None = None
     """Field of an id that no two documents share; two that do are an error."""
-    group_field: _Name | None = None
+    group_field: Name | None = None
     """Field that documents are held out by: those with the same value all or none; by default each
     document by itself."""
     documents: Documents = "blank_lines"
     """What separates documents in plain text: two or more ``blank_lines``, one ``blank_line`` or more,
     each ``line`` end, or nothing, so that a ``file`` is one."""
-    split: _Name = "train"
+    split: Name = "train"
     """Split of a dataset of TFDS, or a part of one, such as ``train[:10%]``."""
 
     def open(self) -> Source:

@@ -204,6 +204,8 @@ def _matching(root: str, system: AbstractFileSystem, path: str) -> Found:
     if isinstance(system, LocalFileSystem):
         pattern = path if "://" in root else root
         base, rest = _divided(pattern)
+        # Alone, it would match folders only.
+        rest += "/*" if rest.endswith("**") else ""
         folder = Path(base or ".").expanduser()
         try:
             inside = (

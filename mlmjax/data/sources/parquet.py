@@ -158,6 +158,10 @@ def _check_columns(schema: Any, fields: Fields, file: File) -> None:
         if name is not None
     ]
     for name, option, fit, what in asked:
+        if [column.name for column in schema].count(name) > 1:
+            raise UserError(
+                f"{file.shown} has several columns {name!r} (--data.{option}): rename all but one."
+            )
         if name not in types:
             raise UserError(
                 f"{file.shown} has no column {name!r} (--data.{option}); there are {listed(types)}."

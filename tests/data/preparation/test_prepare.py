@@ -197,6 +197,15 @@ def test_what_was_interrupted_goes_on_and_gives_the_same_bytes(source, tmp_path,
         assert first > 0.5  # two of four tasks were done before, this is the third
 
 
+def test_what_killed_processes_did_not_finish_is_removed(source, tmp_path):
+    expected = contents(make(source, tmp_path / "a").folder)
+    work = tmp_path / "b" / f".{make(source, tmp_path / 'a').folder.name}.unfinished"
+    (work / "documents").mkdir(parents=True)
+    (work / "documents" / "000000-0000.jsonl.17.unfinished").write_text("{")
+    (work / "train-00000.array_record.17.unfinished").write_text("half")
+    assert contents(make(source, tmp_path / "b").folder) == expected
+
+
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -356,6 +365,12 @@ def test_configs_reject_what_is_out_of_range():
     data = TextData(examples=("A [MASK].",), layout="pairs")
     assert TextData.from_json(data.to_json()) == data
     assert hash(data) == hash(TextData(examples=("A [MASK].",), layout="pairs"))
+
+
+def test_a_row_holds_no_more_documents_than_fit():
+    data = TextData(length=64, layout="packed", documents_per_row=65535)
+    assert data.spec()["document_ids"].shape[1] == data.recipe().rows.documents == 21
+    assert TextData(length=64).recipe().rows.documents == 0
 
 
 def test_the_abstract_vocabulary_has_the_asked_size():

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from tests.evaluation.audit.drawn import SIZE, SPECIAL, drawn_of
 
 from mlmjax.corruption import Kind
 from mlmjax.evaluation.audit.counters import (
@@ -22,6 +21,7 @@ from mlmjax.evaluation.audit.counters import (
     asked_p,
 )
 from mlmjax.masking import word_numbers
+from tests.evaluation.audit.drawn import SIZE, SPECIAL, drawn_of
 
 
 def words_of(drawn):
