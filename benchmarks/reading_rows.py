@@ -3,7 +3,7 @@
     python benchmarks/reading_rows.py
 
 Batches are read as in training, in random order, by the reading thread alone on one core. The waiting share of a
-run stands in its metrics.jsonl as train/wait_share.
+run stands in its metrics.jsonl as train/data_wait_seconds, a step.
 
 Prediction: a batch of 32 rows is one or a few calls into ArrayRecord's reader and a dozen copies of small arrays,
 some 0.3 ms; of 4096 tokens at length 128, so ten million tokens a second.

@@ -2,7 +2,8 @@
 
     mlmjax train roberta_tiny
 
-Cost: TO BE MEASURED. Result: TO BE MEASURED. Like roberta_base it reads full rows, draws masks anew every epoch
+Cost: four minutes on two CPU cores, preparation included. Result: 22.4% of held-out masked tokens, where the most
+frequent token gives 3.7%. Like roberta_base it reads full rows, draws masks anew every epoch
 and predicts no next sentence. What lets it learn in few steps is bert_tiny's: pre-norm, no dropout, initial values
 of a size that suits the width, positions that begin as sinusoids, and a share of hidden tokens that falls from 30%
 to 15%.

@@ -27,11 +27,11 @@ def word_starts(
         Whether each token starts a word, and the offset of its first non-space character.
     """
     kinds = _kinds(text)
-    places = np.arange(len(kinds))
+    places = np.arange(len(kinds), dtype=np.int32)
     runs_on = np.zeros(len(kinds), bool)
     runs_on[1:] = (kinds[1:] == _WORD) & (kinds[:-1] == _WORD)
-    word = np.cumsum((kinds != _SPACE) & ~runs_on)
-    solid = np.where(kinds == _SPACE, len(kinds) - 1, places)
+    word = np.cumsum((kinds != _SPACE) & ~runs_on, dtype=np.int32)
+    solid = np.where(kinds == _SPACE, np.int32(len(kinds) - 1), places)
     solid = np.minimum.accumulate(solid[::-1])[::-1]
     first = solid[starts]
     of_token = word[first]
@@ -43,11 +43,16 @@ def word_starts(
 def _kinds(text: str) -> Int[np.ndarray, " characters"]:
     """Space, word or other for each character; one more character closes the text."""
     codes = np.frombuffer((text + "\0").encode("utf-32-le", "surrogatepass"), np.uint32)
-    table = np.zeros(sys.maxunicode + 1, np.int8)
-    table[codes] = 1
-    for code in np.flatnonzero(table):
-        table[code] = _kind(chr(code))
-    return table[codes]
+    kinds = _KNOWN[codes]
+    if (kinds < 0).any():
+        for code in np.unique(codes[kinds < 0]).tolist():
+            _KNOWN[code] = _kind(chr(code))
+        kinds = _KNOWN[codes]
+    return kinds
+
+
+_KNOWN = np.full(sys.maxunicode + 1, -1, np.int8)
+"""The kind of each character that was seen before; -1 for others."""
 
 
 def _kind(character: str) -> int:

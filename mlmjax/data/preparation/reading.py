@@ -11,10 +11,12 @@ from mlmjax.data.preparation.cleaning import Cleaning
 
 OnError = Literal["stop", "skip"]
 
-TASK = 1 << 25
-"""Bytes that a task reads, or more: a part is not divided."""
-BLOCK = 1 << 25
-"""Characters after which a block ends; it is what is tokenised as one."""
+TASK = 1 << 23
+"""Bytes that a task reads, or more: a part is not divided, and large sources have large tasks."""
+BLOCK = 1 << 23
+"""Characters after which a block ends, or more; it is what is tokenised as one."""
+MOST = 1024
+"""About as many tasks are made of large sources."""
 _SHOWN = 5
 
 
@@ -26,11 +28,13 @@ class Task:
         number: the task's place among all; ascending over the sources.
         source: the source's place among all.
         parts: of that source.
+        block: characters after which a block ends.
     """
 
     number: int
     source: int
     parts: tuple[Part, ...]
+    block: int
 
     @property
     def size(self) -> int:
@@ -87,18 +91,21 @@ class Tally:
 
 def plan(sources: Sequence[Source]) -> list[Task]:
     """All parts of all sources as tasks, whatever the number of processes that will do them."""
+    planned = [source.parts() for source in sources]
+    share = sum(part.size for parts in planned for part in parts) // MOST
+    least, block = max(TASK, share), max(BLOCK, share)
     tasks: list[Task] = []
-    for number, source in enumerate(sources):
+    for number, every in enumerate(planned):
         parts: list[Part] = []
         size = 0
-        for part in source.parts():
+        for part in every:
             parts.append(part)
             size += part.size
-            if size >= TASK:
-                tasks.append(Task(len(tasks), number, tuple(parts)))
+            if size >= least:
+                tasks.append(Task(len(tasks), number, tuple(parts), block))
                 parts, size = [], 0
         if parts:
-            tasks.append(Task(len(tasks), number, tuple(parts)))
+            tasks.append(Task(len(tasks), number, tuple(parts), block))
     return tasks
 
 
@@ -141,7 +148,7 @@ def read(
             if reason:
                 tally.counts[reason] += 1
                 continue
-            if characters >= BLOCK:
+            if characters >= task.block:
                 block, characters = block + 1, 0
             characters += len(text)
             yield block, Record(text, document.group, document.id, document.place)

@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from mlmjax.core.errors import UserError
 
-PART = 1 << 25
+PART = 1 << 23
 """Bytes of a part, where a file can be divided; the last may be shorter, none is much longer."""
 BLOCK = 1 << 20
 """Bytes that are read at once."""

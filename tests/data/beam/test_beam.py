@@ -44,6 +44,7 @@ def tokenizer(tmp_path_factory) -> TokenizerConfig:
 def mixture(monkeypatch):
     """Two sources of several tasks and blocks each, with groups, copies and near-copies in both."""
     monkeypatch.setattr(reading, "BLOCK", 8000)
+    monkeypatch.setattr(reading, "MOST", 10**9)
     texts = make_texts(120)
     near = [f"{text} And a new end." for text in texts[:40]]
     documents = [
