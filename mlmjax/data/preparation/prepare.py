@@ -182,9 +182,9 @@ class _Job:
 
     def _read(self, spool: Spool, tasks: Sequence[Task]) -> Tally:
         """Fill the spool; what became of all documents that were read."""
-        done = sum(task.size for task in tasks if spool.summary(task))
         total = sum(task.size for task in tasks)
-        missing = [task for task in tasks if not spool.summary(task)]
+        missing = [task for task in tasks if spool.summary(task) is None]
+        done = total - sum(task.size for task in missing)
         # Of the only task, which is done in this process, the documents are told as they are read.
         alone = (lambda read: self.report("reading", read, 0)) if len(tasks) == 1 else None
         fill = partial(spool.fill, how=self.recipe.reading, progress=alone)

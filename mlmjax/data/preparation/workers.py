@@ -16,11 +16,10 @@ _IDLE = 10
 
 def processes(asked: int) -> int:
     """The number of processes to use: what was asked for, or all cores of this process where 0."""
-    return (
-        asked or len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else (asked or os.cpu_count() or 1)
-    )
+    if asked:
+        return asked
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
 def spread(

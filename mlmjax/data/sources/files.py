@@ -119,6 +119,31 @@ class File:
         return list(zip(borders, [*borders[1:], None], strict=True))
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Some bytes of a file, to be read as a part of a source.
+
+    Attributes:
+        file: the file.
+        start: the first byte, where a document begins.
+        stop: byte before which to stop; none means the end.
+    """
+
+    file: File
+    start: int
+    stop: int | None
+
+    @property
+    def name(self) -> str:
+        """The file, and where in it."""
+        return f"{self.file.shown}, from byte {self.start}" if self.start else self.file.shown
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return (self.file.size if self.stop is None else self.stop) - self.start
+
+
 def digest(files: Iterable[File], *options: object) -> str:
     """Hash of files' names and contents, and of what decides how they are read.
 

@@ -7,7 +7,7 @@ from functools import partial
 from mlmjax.data.documents import Broken, Document
 from mlmjax.data.sources import lines
 from mlmjax.data.sources.fields import Fields, parsed
-from mlmjax.data.sources.files import File, digest
+from mlmjax.data.sources.files import File, Piece, digest
 from mlmjax.data.sources.finding import Found, find
 from mlmjax.data.sources.lines import UnreadableError, utf8
 
@@ -52,30 +52,14 @@ class JsonLines:
 
 
 @dataclass(frozen=True)
-class JsonLinesPart:
+class JsonLinesPart(Piece):
     """A piece of a file.
 
     Attributes:
-        file: the file.
-        start: the first byte, where a line begins.
-        stop: byte before which to stop; none means the end.
         fields: what to read of a line.
     """
 
-    file: File
-    start: int
-    stop: int | None
     fields: Fields
-
-    @property
-    def name(self) -> str:
-        """The file, and where in it."""
-        return f"{self.file.shown}, from byte {self.start}" if self.start else self.file.shown
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return (self.file.size if self.stop is None else self.stop) - self.start
 
     def read(self, broken: Broken) -> Iterator[Document]:
         """The documents; a line that is none is left out, if ``broken`` allows it.

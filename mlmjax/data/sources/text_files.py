@@ -7,7 +7,7 @@ from typing import Literal
 
 from mlmjax.data.documents import Broken, Document
 from mlmjax.data.sources import lines
-from mlmjax.data.sources.files import File, digest
+from mlmjax.data.sources.files import File, Piece, digest
 from mlmjax.data.sources.finding import Found, find
 from mlmjax.data.sources.lines import UnreadableError, utf8
 
@@ -68,30 +68,14 @@ class TextFiles:
 
 
 @dataclass(frozen=True)
-class TextPart:
+class TextPart(Piece):
     """A piece of a file.
 
     Attributes:
-        file: the file.
-        start: the first byte, where a document begins.
-        stop: byte before which to stop; none means the end.
         documents: what separates documents.
     """
 
-    file: File
-    start: int
-    stop: int | None
     documents: Documents
-
-    @property
-    def name(self) -> str:
-        """The file, and where in it."""
-        return f"{self.file.shown}, from byte {self.start}" if self.start else self.file.shown
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return (self.file.size if self.stop is None else self.stop) - self.start
 
     def read(self, broken: Broken) -> Iterator[Document]:
         """The documents; one that is not UTF-8 is left out, if ``broken`` allows it.
