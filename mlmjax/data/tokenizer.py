@@ -3,9 +3,8 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal, SupportsInt
@@ -13,7 +12,7 @@ from typing import Annotated, Literal, SupportsInt
 import numpy as np
 import tokenizers
 from etils import epath
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from pydantic import Field
 from tokenizers import models
 
@@ -22,7 +21,8 @@ from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.data import tokenizer_training as training
 from mlmjax.data.documents import normalise
-from mlmjax.data.words import joined, word_starts
+from mlmjax.data.encoding import Encoding, Encodings, Memory, divisible, edges, joined
+from mlmjax.data.words import one_text, word_starts
 
 _NAMES = {
     "padding": ("[PAD]", "<pad>"),
@@ -74,21 +74,6 @@ class TokenizerConfig(Config):
         return Tokenizer(make(texts, vocabulary=self.vocabulary, lowercase=self.lowercase))
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """Tokens of one text.
-
-    Attributes:
-        ids: token ids.
-        word_starts: whether each token starts a word (see :func:`mlmjax.data.words.word_starts`).
-        offsets: the character of the text at which each token starts, leading space skipped.
-    """
-
-    ids: Int[np.ndarray, " tokens"]
-    word_starts: Bool[np.ndarray, " tokens"]
-    offsets: Int[np.ndarray, " tokens"]
-
-
 class Tokenizer:
     """A ``tokenizers.Tokenizer`` that adds no special tokens and reads none out of a text."""
 
@@ -106,6 +91,7 @@ class Tokenizer:
         self.vocabulary = _vocabulary(raw, source)
         named = self.vocabulary.special
         self._reserved = np.array([i for i in named if i != self.vocabulary.unknown], np.int32)
+        self._encode = Memory(self._encode_whole).encode if divisible(raw) else self._encode_whole
 
     @cached_property
     def hash(self) -> str:
@@ -131,29 +117,11 @@ class Tokenizer:
         return token if decoder is None else decoder.decode([token]).strip()
 
     def encode(self, texts: Sequence[str]) -> list[Encoding]:
-        """Tokens of each text, in threads; no special tokens are added.
+        """Tokens of each text; no special tokens are added.
 
         The literal ``[MASK]`` or ``[PAD]`` in a text is text.
         """
-        if not texts:
-            return []
-        raw = self._raw.encode_batch(list(texts), add_special_tokens=False)
-        ids = [np.array(one.ids, np.int32) for one in raw]
-        begins = [_begins(one) for one in raw]
-        if np.isin(np.concatenate(ids), self._reserved).any():
-            for place, one in enumerate(ids):
-                if np.isin(one, self._reserved).any():
-                    ids[place], begins[place] = self._without_specials(texts[place])
-        text, shifts = joined(texts)
-        sizes = [len(one) for one in ids]
-        shift = np.repeat(shifts, sizes)
-        starts, first = word_starts(text, np.concatenate(begins) + shift)
-        first = np.minimum(first - shift, np.repeat([len(one) for one in texts], sizes))
-        ends = np.cumsum(sizes)
-        # A token of mere space at the end of a text would lend its word to the next text.
-        starts[(ends - sizes)[np.array(sizes) > 0]] = True
-        pieces = zip(np.split(starts, ends[:-1]), np.split(first, ends[:-1]), strict=True)
-        return [Encoding(i, *piece) for i, piece in zip(ids, pieces, strict=True)]
+        return self._encode(texts).split() if texts else []
 
     def encode_with_masks(self, text: str) -> Encoding:
         """Tokens of a prompt in which the literal mask token stands for the mask.
@@ -174,8 +142,7 @@ class Tokenizer:
                 offset += len(self.mask_token)
             pieces.append(Encoding(one.ids, one.word_starts, one.offsets + offset))
             offset += len(parts[place])
-        fields = ("ids", "word_starts", "offsets")
-        return Encoding(*(np.concatenate([getattr(p, name) for p in pieces]) for name in fields))
+        return joined(pieces)
 
     def save(self, path: epath.PathLike) -> None:
         """Write ``tokenizer.json``."""
@@ -209,18 +176,45 @@ class Tokenizer:
             ) from error
         return cls(raw, f"{file}")
 
-    def _without_specials(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of a text whose literal special tokens the model itself would read as such.
+    def _encode_whole(self, texts: Sequence[str]) -> Encodings:
+        """Tokens of each text, by the library, in threads."""
+        raw = self._raw.encode_batch(list(texts), add_special_tokens=False)
+        sizes = [len(one) for one in raw]
+        ids = np.fromiter(chain.from_iterable(one.ids for one in raw), np.int32, sum(sizes))
+        begins = _begins(raw, sum(sizes))
+        if np.isin(ids, self._reserved).any():
+            ids, begins, sizes = self._without_specials(texts, ids, begins, edges(sizes))
+        ends = edges(sizes)
+        text, shifts = one_text(texts)
+        shift = np.repeat(shifts, sizes)
+        starts, first = word_starts(text, begins + shift)
+        first = np.minimum(first - shift, np.repeat([len(one) for one in texts], sizes))
+        # A token of mere space at the end of a text would lend its word to the next text.
+        starts[ends[:-1][np.array(sizes) > 0]] = True
+        return Encodings(Encoding(ids, starts, first), ends)
+
+    def _without_specials(
+        self, texts: Sequence[str], ids: np.ndarray, begins: np.ndarray, ends: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, list[int]]:
+        """The same without literal special tokens, which the model itself may read as such.
 
         Some vocabularies hold them as ordinary pieces. Each is encoded in two halves.
         """
+        found = list(zip(np.split(ids, ends[1:-1]), np.split(begins, ends[1:-1]), strict=True))
+        for place, (one, _) in enumerate(found):
+            if np.isin(one, self._reserved).any():
+                found[place] = self._by_halves(texts[place])
+        all_ids, all_begins = (np.concatenate(each) for each in zip(*found, strict=True))
+        return all_ids, all_begins, [len(one) for one, _ in found]
+
+    def _by_halves(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         ids, begins = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
         for offset, part in self._halves(text):
             one = self._raw.encode(part, add_special_tokens=False)
             found = np.array(one.ids, np.int32)
             found[np.isin(found, self._reserved)] = self.vocabulary.unknown
             ids.append(found)
-            begins.append(_begins(one) + offset)
+            begins.append(_begins([one], len(found)) + offset)
         return np.concatenate(ids), np.concatenate(begins)
 
     def _halves(self, text: str) -> Iterator[tuple[int, str]]:
@@ -237,9 +231,10 @@ class Tokenizer:
             yield begin, text[begin:end]
 
 
-def _begins(encoding: tokenizers.Encoding) -> Int[np.ndarray, " tokens"]:
+def _begins(encodings: Sequence[tokenizers.Encoding], tokens: int) -> Int[np.ndarray, " tokens"]:
     """The character at which each token starts."""
-    return np.fromiter(map(itemgetter(0), encoding.offsets), np.int64, len(encoding))
+    spans = chain.from_iterable(one.offsets for one in encodings)
+    return np.fromiter(map(itemgetter(0), spans), np.int32, tokens)
 
 
 def _vocabulary(raw: tokenizers.Tokenizer, source: str) -> Vocabulary:

@@ -61,7 +61,7 @@ def _kind(character: str) -> int:
     return _SPACE if character.isspace() else _OTHER
 
 
-def joined(texts: Sequence[str]) -> tuple[str, Int[np.ndarray, " texts"]]:
+def one_text(texts: Sequence[str]) -> tuple[str, Int[np.ndarray, " texts"]]:
     """Texts in one string, a line break after each, and the offset at which each starts."""
     lengths = np.array([len(text) + 1 for text in texts], np.int64)
     return "\n".join(texts), np.cumsum(lengths) - lengths

@@ -105,6 +105,12 @@ def test_large_parts_begin_with_documents(tmp_path, monkeypatch):
     assert len(TextFiles(str(path)).parts()) == 1
 
 
+def test_documents_of_an_only_file_are_their_own_groups(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n\n\nTwo.")
+    found = documents_of(TextFiles(str(tmp_path / "a.txt")))
+    assert [(document.text, document.group) for document in found] == [("One.", ""), ("Two.", "")]
+
+
 def test_a_file_is_a_group(tmp_path):
     for name in ("b.txt", "sub/a.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -309,5 +315,5 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
 def test_a_name_that_is_not_utf8(tmp_path):
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("One.")
     (document,) = documents_of(TextFiles(str(tmp_path)))
-    assert document.group == "\ufffd.txt"
+    assert document.place.endswith("/\ufffd.txt")
     assert TextFiles(str(tmp_path)).digest()

@@ -14,6 +14,7 @@ from made_texts import make_texts
 from tokenizers import models, pre_tokenizers
 
 from mlmjax.core.errors import UserError
+from mlmjax.data.encoding import Memory, divisible
 from mlmjax.data.tokenizer import Tokenizer, TokenizerConfig
 
 KINDS = ("wordpiece", "byte_bpe", "unigram")
@@ -194,3 +195,73 @@ def test_a_fingerprint_follows_the_content_not_the_path(tmp_path):
     assert TokenizerConfig(path=str(moved)).fingerprint() != first
     assert TokenizerConfig().fingerprint() != TokenizerConfig(vocabulary=100).fingerprint()
     assert json.dumps(first)
+
+
+def same(one, other):
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name))
+        for name in ("ids", "word_starts", "offsets")
+    )
+
+
+PARTS = [
+    "return",
+    " new",
+    "list.",
+    " ",
+    "  ",
+    "\n",
+    "\n\n",
+    "\t",
+    ",",
+    "\u0301",
+    "\u00a0",
+    "\u3000",
+    "\u4e16",
+]
+PARTS += ["\x1c", "\x85", "\x00", "\U0001f600", "'s", *LITERALS]
+
+
+@given(texts=st.lists(st.lists(st.sampled_from(PARTS)).map("".join), min_size=1, max_size=20))
+def test_a_text_has_the_tokens_that_the_library_gives_for_the_whole(every, texts):
+    for name in NAMES:
+        whole = every[name]._encode_whole(texts).split()
+        memory = Memory(every[name]._encode_whole, limit=10)
+        for begin in (0, len(texts) // 2):  # the second time some is known, and some forgotten
+            found = memory.encode(texts[begin:]).split()
+            assert all(map(same, found, whole[begin:]))
+        assert all(map(same, every[name].encode(texts), whole))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokenizers_that_are_trained_here_encode_word_by_word(every, kind):
+    assert divisible(every[kind]._raw)
+
+
+def test_a_tokenizer_that_looks_across_spaces_encodes_whole_texts(every):
+    def made(change):
+        raw = tokenizers.Tokenizer.from_str(every["byte_bpe"]._raw.to_str())
+        change(raw)
+        return raw
+
+    def replacing(raw):
+        raw.normalizer = tokenizers.normalizers.Replace("a b", "c")
+
+    def splitting(raw):
+        raw.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(" a", "isolated"), pre_tokenizers.Whitespace()]
+        )
+
+    def whole_texts(raw):
+        raw.pre_tokenizer = pre_tokenizers.ByteLevel(use_regex=False)
+
+    def adding(raw):
+        raw.add_tokens(["new list"])
+
+    def nothing(raw):
+        raw.pre_tokenizer = None
+
+    for change in (replacing, splitting, whole_texts, adding, nothing):
+        assert not divisible(made(change))
+    found = Tokenizer(made(adding))
+    assert "new list" in [found.token(i) for i in found.encode(["Return a new list."])[0].ids]

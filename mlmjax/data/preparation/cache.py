@@ -92,13 +92,18 @@ def building(folder: Path, *, waiting: Callable[[], None]) -> Iterator[Path | No
             shutil.rmtree(work, ignore_errors=True)
             yield None
             return
+        if manifest(work) is not None:
+            # Whoever finished it was killed before it could say so.
+            _publish(work, folder)
+            yield None
+            return
         _tidy(work)
         try:
             yield work
         except UserError:
             shutil.rmtree(work, ignore_errors=True)
             raise
-        _rename(work, folder)
+        _publish(work, folder)
     finally:
         os.close(lock)
 
@@ -130,13 +135,22 @@ def _locked(work: Path, waiting: Callable[[], None]) -> int:
 
 
 def finish(work: Path, content: dict[str, Any]) -> None:
-    """Write the manifest, with the size of every file, once all of them are on the disk."""
+    """Write the manifest, with the size of every file, once all of them are on the disk.
+
+    Folders in the work folder are not part of what was built; they go when it takes its place.
+    """
     _tidy(work)
-    names = sorted(path.name for path in work.iterdir() if path.name not in (LOCK, MANIFEST))
+    names = sorted(
+        path.name for path in work.iterdir() if path.is_file() and path.name not in (LOCK, MANIFEST)
+    )
     files = {name: (work / name).stat().st_size for name in names}
-    (work / MANIFEST).write_text(written(content, files), encoding="utf-8")
-    for path in [*(work / name for name in names), work / MANIFEST, work]:
-        _sync(path)
+    for name in names:
+        _sync(work / name)
+    beside = work / f"{MANIFEST}.unfinished"
+    beside.write_text(written(content, files), encoding="utf-8")
+    _sync(beside)
+    beside.rename(work / MANIFEST)
+    _sync(work)
 
 
 def _tidy(work: Path) -> None:
@@ -150,7 +164,11 @@ def written(content: dict[str, Any], files: dict[str, int]) -> str:
     return json.dumps({**content, "files": files}, indent=2) + "\n"
 
 
-def _rename(work: Path, folder: Path) -> None:
+def _publish(work: Path, folder: Path) -> None:
+    """Put the files of a finished work folder in its place."""
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
     # The one who waits for the lock looks for it in the work folder, and finds none there.
     (work / LOCK).unlink()
     try:

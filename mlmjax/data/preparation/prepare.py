@@ -11,7 +11,6 @@ damaged is built again.
 import errno
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -47,7 +46,7 @@ from mlmjax.data.tokenizer import Tokenizer, TokenizerConfig
 NO_CLEANING = Cleaning()
 """Nothing is dropped but exact copies."""
 
-_FORMAT = 2
+_FORMAT = 3
 _ENDLESS = 100
 _TRAINING_TEXT = 1 << 28
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -170,7 +169,6 @@ class _Job:
         tokenizer = self._tokenizer(shards, jobs)
         summaries, counts = self._write(shards, jobs, choice)
         np.save(self.work / "token_counts.npy", counts)
-        shutil.rmtree(documents)
         return described(
             self.sources,
             self.recipe.rows,

@@ -21,7 +21,7 @@ Text = tuple[str, str, int]
 """A document: its text, its split, its id."""
 
 _BATCH = 1 << 17
-_CHUNK = 1 << 15
+_PART = 1 << 15
 _LONGEST = 1 << 16
 
 
@@ -162,15 +162,14 @@ class Piece(NamedTuple):
 def encode(tokenizer: Tokenizer, texts: list[str]) -> Iterator[Piece]:
     """Tokens of each document in turn, a long one in several pieces.
 
-    Long documents are encoded in parts that end with a sentence (or a word, where a sentence is
-    endless), so that threads share them and memory is bounded.
+    Long documents are encoded in parts that end at a space, so that memory is bounded.
     """
     starts = [np.array(sentence_starts(text)) for text in texts]
     parts: list[tuple[int, int, int]] = []
-    for place, (text, sentences) in enumerate(zip(texts, starts, strict=True)):
+    for place, text in enumerate(texts):
         begin = 0
         while begin < len(text):
-            end = _part_end(text, begin, sentences)
+            end = _part_end(text, begin)
             parts.append((place, begin, end))
             begin = end
     for group in _gathered(parts, lambda part: part[2] - part[1]):
@@ -189,14 +188,11 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> Iterator[Piece]:
             yield Piece(place, pieces[0] if len(pieces) == 1 else np.concatenate(pieces), whole)
 
 
-def _part_end(text: str, begin: int, sentences: Int[np.ndarray, " sentences"]) -> int:
-    """Where the part that begins there ends: at a sentence, a space, or where it is too long."""
-    later = np.searchsorted(sentences, begin + _CHUNK)
-    end = int(sentences[later]) if later < len(sentences) else len(text)
-    if end - begin <= _LONGEST:
-        return end
-    space = text.rfind(" ", begin + 1, begin + _LONGEST)
-    return space if space > 0 else begin + _LONGEST
+def _part_end(text: str, begin: int) -> int:
+    """Where the part that begins there ends: before a space, or where it is too long."""
+    longest = begin + _LONGEST
+    space = text.find(" ", begin + _PART, longest)
+    return space if space > 0 else min(longest, len(text))
 
 
 def _gathered(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:

@@ -20,8 +20,9 @@ _GAPS = {"blank_lines": 2, "blank_line": 1, "line": 0, "file": None}
 class TextFiles:
     """The documents of plain-text files in UTF-8, in the order of their names.
 
-    A file is a group, so it lies on one side of a split. What is longer than 64 MiB is taken as several
-    documents, cut at a line end, or between characters where there is none.
+    A file among others is a group, so it lies on one side of a split; the documents of an only file are
+    groups of their own. What is longer than 64 MiB is taken as several documents, cut at a line end, or
+    between characters where there is none.
     """
 
     def __init__(self, root: str | Found, documents: Documents = "blank_lines") -> None:
@@ -50,7 +51,7 @@ class TextFiles:
             UserError: a file cannot be read, or changed.
         """
         return [
-            TextPart(file, start, stop, self.documents)
+            TextPart(file, start, stop, self.documents, grouped=len(self._files) > 1)
             for file in self._files
             for start, stop in file.ranges(partial(self._begins, file))
         ]
@@ -73,9 +74,11 @@ class TextPart(Piece):
 
     Attributes:
         documents: what separates documents.
+        grouped: whether the file is the group of its documents.
     """
 
     documents: Documents
+    grouped: bool
 
     def read(self, broken: Broken) -> Iterator[Document]:
         """The documents; one that is not UTF-8 is left out, if ``broken`` allows it.
@@ -103,4 +106,5 @@ class TextPart(Piece):
             if "\r" in text:
                 text = text.replace("\r\n", "\n").replace("\r", "\n")
             if not text.isspace():
-                yield Document(text, file.name, place=file.shown)
+                group = file.name if self.grouped else ""
+                yield Document(text, group, place=file.shown)

@@ -197,6 +197,24 @@ def test_what_was_interrupted_goes_on_and_gives_the_same_bytes(source, tmp_path,
         assert first > 0.5  # two of four tasks were done before, this is the third
 
 
+def test_what_was_finished_but_not_named_is_found(source, tmp_path, monkeypatch):
+    expected = contents(make(source, tmp_path / "a").folder)
+
+    def interrupt(path):
+        next(path.iterdir()).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache.shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make(source, tmp_path / "b")
+    stages = []
+    found = make(source, tmp_path / "b", report=lambda *numbers: stages.append(numbers))
+    assert contents(found.folder) == expected
+    assert not stages
+    assert everything(tmp_path / "b") == [found.folder.name]
+
+
 def test_what_killed_processes_did_not_finish_is_removed(source, tmp_path):
     expected = contents(make(source, tmp_path / "a").folder)
     work = tmp_path / "b" / f".{make(source, tmp_path / 'a').folder.name}.unfinished"
