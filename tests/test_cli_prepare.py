@@ -124,6 +124,8 @@ def test_a_mixture_must_be_able_to_keep_its_weights(
     said = refused(capsys, *command, f"{one}=0.5", "empty.jsonl=0.5")
     assert "empty.jsonl gives no training row" in said
     assert "--data.mixture" in said
+    said = refused(capsys, *command, f"{one}=0.5", "none.jsonl=0.5")
+    assert "There is no file or folder none.jsonl (--data.mixture)" in said
     said = refused(capsys, *command, f"{one}=1e-300", f"{one}=1e300")
     assert "the largest may be 1,000,000 times the smallest" in said
 
@@ -147,7 +149,7 @@ def test_text_that_is_hard_to_read_is_read(prepare, tmp_path: Path) -> None:
 
 def test_nothing_to_read(told, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
-    assert "empty.txt holds no text" in told(tmp_path / "empty.txt")
+    assert f"There is no text in {tmp_path}/empty.txt" in told(tmp_path / "empty.txt")
     assert "There is no file or folder" in told(tmp_path / "none.txt")
     lines(tmp_path / "null.jsonl", [{"text": None}, {"text": " "}])
     assert "2 documents: 1 empty, 1 null" in told(tmp_path / "null.jsonl")

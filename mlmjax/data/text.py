@@ -1,12 +1,14 @@
 """Text: where it comes from, how it is tokenised and laid out in rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Self
 
 import jax
 import jax.numpy as jnp
 from pydantic import Field, model_validator
 
+from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.data.base import Data
 from mlmjax.data.documents import Source
@@ -85,10 +87,20 @@ class TextData(Data):
             UserError: there is no text at a root.
         """
         if self.mixture:
-            return [self._like(part).open() for part in self.mixture]
+            with self._named():
+                return [self._like(part).open() for part in self.mixture]
         if self.root is None:
             return [PyDocs()]
         return [self._like(TextSource(root=self.root)).open()]
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the option that the user gave: a source does not know that it is one of several."""
+        try:
+            yield
+        except UserError as error:
+            option = "--data.mixture" if self.mixture else "--data.root"
+            raise UserError(str(error).replace("--data.root", option)) from error
 
     def _like(self, source: TextSource) -> TextSource:
         """The source, read as this config says where it says nothing itself."""
@@ -110,13 +122,14 @@ class TextData(Data):
 
     def prepare(self, report: Report | None = None) -> PreparedText:
         """Rows, from the cache or made now; see :func:`mlmjax.data.preparation.prepare.prepare`."""
-        folder = prepare(
-            self.sources(),
-            self.recipe(),
-            folder=cache.local(self.cache),
-            workers=self.workers,
-            report=report,
-        )
+        with self._named():
+            folder = prepare(
+                self.sources(),
+                self.recipe(),
+                folder=cache.local(self.cache),
+                workers=self.workers,
+                report=report,
+            )
         return PreparedText.open(folder, [part.weight for part in self.mixture] or None)
 
     def spec(self) -> dict[str, jax.ShapeDtypeStruct]:

@@ -44,7 +44,7 @@ def count(
         tally.counts["near_duplicates"] = near_duplicates
     tally.counts["kept"] = kept
     if not kept:
-        raise UserError(f"{named(sources)} holds no text{_dropped(tally)} (--data.root).")
+        raise UserError(f"There is no text in {named(sources)}{_dropped(tally)} (--data.root).")
 
 
 def described(
@@ -98,7 +98,7 @@ def _check(splits: Mapping[str, SplitCounts], where: str, rows: RowSettings, tal
         found = splits[split]
         if not found.rows:
             raise UserError(
-                f"{where} gives no {part} row{_dropped(tally)}. Give more text "
+                f"There is no {part} row in {where}{_dropped(tally)}. Give more text "
                 "(--data.root), shorter rows (--data.length), or another share of held-out text "
                 "(--data.heldout)."
             )

@@ -1,6 +1,7 @@
 """Records with named fields: which field is the text, which the id, which the group."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -61,8 +62,11 @@ def parsed(text: str) -> dict[str, object]:
         found = json.loads(text)
     except json.JSONDecodeError as error:
         raise UnreadableError(f"not JSON: {error.msg} at column {error.colno}.") from error
-    except (ValueError, RecursionError) as error:  # a number of too many digits; nested too deeply
-        raise UnreadableError(f"not JSON: {error}.") from error
+    except RecursionError as error:
+        raise UnreadableError("JSON that is nested too deeply.") from error
+    except ValueError as error:
+        most = sys.get_int_max_str_digits()
+        raise UnreadableError(f"a whole number of more than {most} digits.") from error
     if not isinstance(found, dict):
         raise UnreadableError(f"{_kind(found)}, not an object with fields.")
     return found
