@@ -7,9 +7,12 @@ from typing import Any
 from mlmjax.core.errors import UserError
 from mlmjax.data.beam import prepare as beam
 from mlmjax.data.prepared import PreparedText
+from mlmjax.data.prepared_images import PreparedImages
 from mlmjax.data.text import TextData
 from mlmjax.experiment import Experiment
+from mlmjax.models.mae import MaeConfig
 from mlmjax.report.prepared import show_prepared
+from mlmjax.report.prepared_images import show_prepared_images
 from mlmjax.report.terminal import Terminal
 
 
@@ -35,10 +38,16 @@ def prepare(experiment: Experiment, *, terminal: Terminal, show: bool = True) ->
         show: whether tables are printed.
 
     Raises:
-        UserError: the data cannot be read, or the cache cannot be written.
+        UserError: the data cannot be read or does not fit the model, or the cache cannot be written.
     """
     with terminal.live():
         made = experiment.data.prepare(terminal.report)
+    if isinstance(made, PreparedImages):
+        if isinstance(experiment.model, MaeConfig):
+            made.check_patch(experiment.model.encoder.patch)
+        if show:
+            show_prepared_images(made.manifest, str(made.folder), terminal)
+        return Outcome(str(made.folder), made.manifest)
     if not isinstance(made, PreparedText):
         return Outcome(None, made.manifest)
     return _shown(str(made.folder), made.manifest, terminal, show=show)

@@ -1,1 +1,1 @@
-"""From any source of text to batches: read, prepare once into fixed-shape rows, read at random."""
+"""From any source of text or images to batches: read, prepare once into fixed rows, read at random."""

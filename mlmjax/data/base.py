@@ -65,3 +65,8 @@ class Prepared(Protocol):
 
     def save(self, folder: Path) -> None:
         """Write into a run folder what is needed to use its model, such as the tokenizer."""
+
+
+def here() -> dict[str, int]:
+    """Which slice of a global batch is this process's, as ``pipeline.batches`` takes it."""
+    return {"process_index": jax.process_index(), "process_count": jax.process_count()}

@@ -1,29 +1,25 @@
 """The second text of a pair, drawn anew every epoch, for next-sentence prediction."""
 
-import hashlib
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from mlmjax.data.rows import Rows
+from mlmjax.data.draws import draws
 
 CANDIDATES = 16
 """Rows of other documents that are tried for a text that is long enough."""
 
 
-def draws(name: str, *numbers: int, count: int) -> list[int]:
-    """Numbers of 64 bits that are a pure function of a name and numbers."""
-    key = " ".join([name, *map(str, numbers)]).encode()
-    return np.frombuffer(hashlib.shake_128(key).digest(8 * count), "<u8").tolist()
-
-
 def draw_seconds(
-    rows: Rows,
     table: Shaped[np.ndarray, " batch"],
     *,
     index: Int[np.ndarray, " batch"],
     epoch: Int[np.ndarray, " batch"],
     seed: int,
+    read: Callable[[list[int]], np.ndarray],
+    count: int,
+    padding: int,
 ) -> tuple[Shaped[np.ndarray, " batch"], Int[np.ndarray, " batch"]]:
     """Pairs of which half, in expectation, have a second text from another document.
 
@@ -33,11 +29,13 @@ def draw_seconds(
     next of 16 drawn rows is taken, and after those the longest of them.
 
     Args:
-        rows: where ``table`` comes from, and other documents' texts.
         table: true pairs, as stored.
         index: the row of each, its example id.
         epoch: the epoch of each.
         seed: the run's seed. The outcome is a pure function of (seed, epoch, id).
+        read: gives the rows at some indices, with other documents' texts.
+        count: how many rows there are.
+        padding: the token that fills what a row does not use.
 
     Returns:
         The pairs, and 1 for each that is a true continuation, 0 for the others.
@@ -49,7 +47,7 @@ def draw_seconds(
     pending = np.flatnonzero(is_next == 0).tolist()
     best: dict[int, dict[str, np.ndarray]] = {}
     for attempt in range(CANDIDATES):
-        others = rows.read([_other(table[i], len(rows), numbers[i][1 + attempt]) for i in pending])
+        others = read([_other(table[i], count, numbers[i][1 + attempt]) for i in pending])
         for i, other in zip(pending, others, strict=True):
             found = _text(other, _second_length(table[i]))
             if i not in best or len(found["tokens"]) > len(best[i]["tokens"]):
@@ -58,7 +56,7 @@ def draw_seconds(
         if not pending:
             break
     for i, text in best.items():
-        _replace(table[i], text, padding=rows.padding)
+        _replace(table[i], text, padding=padding)
     return table, is_next
 
 

@@ -3,20 +3,38 @@
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Protocol, runtime_checkable
 
 import grain
 import numpy as np
 from grain.experimental import index_shuffle
-from jaxtyping import Int, Integer, UInt32
+from jaxtyping import Int
 
 from mlmjax.core.errors import UserError
-from mlmjax.data.pairs import draw_seconds, draws
-from mlmjax.data.rows import Rows
+from mlmjax.data.draws import draws
 
 Arrays = dict[str, np.ndarray]
 
 _ENDLESS = 2**48
 _AHEAD = 8
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Examples of any modality, read at random and from any number of threads."""
+
+    streams: list[tuple[int, int]]
+    """The first row of each source, and the one after its last."""
+    empty: dict[str, int]
+    """What stands in an array of a row that is none, where it is not 0."""
+
+    def __len__(self) -> int: ...
+
+    def assemble(
+        self, index: Int[np.ndarray, " batch"], epoch: Int[np.ndarray, " batch"], *, seed: int
+    ) -> Arrays:
+        """The arrays of some rows in some epochs: a part of a batch. Whatever is random in it is a pure
+        function of (seed, epoch, index)."""
 
 
 def batches(
@@ -50,12 +68,9 @@ def batches(
         weights: of each source of the rows; how much of the stream it makes up.
 
     Returns:
-        An iterator of arrays by name: ``tokens`` int32 [batch, length], ``valid``, ``word_starts``
-        and ``sentence_starts`` bool, ``segments`` int32, ``frequency`` float32 (each token's share
-        of the training text), ``id`` uint32 [batch, 2] (high and low word of the row's index),
-        ``epoch`` int32 [batch]; for pairs ``is_next`` int32 [batch]; for packed rows ``documents``
-        int32 [batch, length] and ``document_ids`` uint32 [batch, documents, 2]. Closing or dropping
-        it ends its threads.
+        An iterator of arrays by name, as the rows assemble them; among them ``valid`` bool, ``id``
+        uint32 [batch, 2] (high and low word of the row's index) and ``epoch`` int32 [batch]. Closing or
+        dropping it ends its threads.
 
     Raises:
         UserError: the batch does not divide among the processes.
@@ -79,7 +94,7 @@ def heldout_batches(
 ) -> Generator[Arrays, None, None]:
     """Every row once, in order, as epoch 0; see :func:`batches`.
 
-    The last batch is filled up with rows that are padding throughout, so its shape is that of the
+    The last batch is filled up with rows that are empty and not valid, so its shape is that of the
     others.
     """
     local = _local(batch, process_count)
@@ -149,7 +164,7 @@ class _Shuffled:
     def __getitem__(self, place: int) -> Arrays:
         first = (self.start + place) * self.batch + self.offset
         index, epoch = self.order.at(range(first, first + self.local))
-        return assemble(self.rows, index, epoch, seed=self.order.seed)
+        return self.rows.assemble(index, epoch, seed=self.order.seed)
 
 
 @dataclass(frozen=True)
@@ -166,46 +181,16 @@ class _InOrder:
     def __getitem__(self, place: int) -> Arrays:
         first = place * self.batch + self.offset
         index = np.arange(first, min(first + self.local, len(self.rows)))
-        arrays = assemble(self.rows, index, np.zeros(len(index), np.int64), seed=self.seed)
+        arrays = self.rows.assemble(index, np.zeros(len(index), np.int64), seed=self.seed)
         missing = self.local - len(index)
-        empty = {"tokens": self.rows.padding, "documents": self.rows.documents}
         return {
             name: np.pad(
                 array,
                 [(0, missing)] + [(0, 0)] * (array.ndim - 1),
-                constant_values=empty.get(name, 0),
+                constant_values=self.rows.empty.get(name, 0),
             )
             for name, array in arrays.items()
         }
-
-
-def assemble(
-    rows: Rows, index: Int[np.ndarray, " batch"], epoch: Int[np.ndarray, " batch"], *, seed: int
-) -> Arrays:
-    """The arrays of some rows in some epochs: what :func:`batches` yields."""
-    table = rows.read(index.tolist())
-    arrays: Arrays = {}
-    if rows.pairs:
-        table, arrays["is_next"] = draw_seconds(rows, table, index=index, epoch=epoch, seed=seed)
-    if rows.documents:
-        arrays["documents"] = table["documents"].astype(np.int32)
-        arrays["document_ids"] = _words(table["document_ids"])
-    return {
-        "tokens": table["tokens"].astype(np.int32),
-        "valid": np.arange(rows.length) < table["used"][:, None],
-        "word_starts": table["word_starts"].copy(),
-        "sentence_starts": table["sentence_starts"].copy(),
-        "segments": table["segments"].astype(np.int32),
-        "frequency": rows.frequency[table["tokens"]],
-        "id": _words(index),
-        "epoch": epoch.astype(np.int32),
-        **arrays,
-    }
-
-
-def _words(numbers: Integer[np.ndarray, "*shape"]) -> UInt32[np.ndarray, "*shape 2"]:
-    """The high and the low word of each number."""
-    return np.stack([numbers >> 32, numbers & 0xFFFFFFFF], axis=-1).astype(np.uint32)
 
 
 def _local(batch: int, process_count: int) -> int:

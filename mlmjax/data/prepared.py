@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
-from mlmjax.data.base import Batches
+from mlmjax.data.base import Batches, here
 from mlmjax.data.pipeline import batches, heldout_batches
 from mlmjax.data.preparation import cache
 from mlmjax.data.preparation.shards import Shards
 from mlmjax.data.preparation.tokenising import RowSettings
-from mlmjax.data.rows import Rows
+from mlmjax.data.rows import TextRows
 from mlmjax.data.tokenizer import Tokenizer
 
 
@@ -38,8 +37,8 @@ class PreparedText:
     manifest: dict[str, Any]
     fingerprint: str
     tokenizer: Tokenizer
-    train: Rows
-    heldout: Rows
+    train: TextRows
+    heldout: TextRows
     token_counts: np.ndarray
     weights: tuple[float, ...]
 
@@ -64,10 +63,10 @@ class PreparedText:
         frequency = (counts / max(counts.sum(), 1)).astype(np.float32)
         sources = [shard["source"] for shard in manifest["shards"]]
 
-        def rows(split: str) -> Rows:
+        def rows(split: str) -> TextRows:
             sizes = [shard[split] for shard in manifest["shards"]]
             there = [number for number, size in enumerate(sizes) if size]
-            return Rows(
+            return TextRows(
                 [shards.path(split, number) for number in there],
                 [sizes[number] for number in there],
                 length=settings.length,
@@ -96,17 +95,13 @@ class PreparedText:
 
     def batches(self, *, seed: int, batch: int, start: int, stop: int, threads: int) -> Batches:
         """Training batches; see :func:`mlmjax.data.pipeline.batches`."""
-        settings: dict[str, int] = {"seed": seed, "batch": batch, "threads": threads, **_here()}
+        settings: dict[str, int] = {"seed": seed, "batch": batch, "threads": threads, **here()}
         return batches(self.train, **settings, start=start, stop=stop, weights=self.weights)
 
     def heldout_batches(self, *, seed: int, batch: int, threads: int) -> Batches:
         """Held-out batches; see :func:`mlmjax.data.pipeline.heldout_batches`."""
-        return heldout_batches(self.heldout, seed=seed, batch=batch, threads=threads, **_here())
+        return heldout_batches(self.heldout, seed=seed, batch=batch, threads=threads, **here())
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json``."""
         self.tokenizer.save(folder / "tokenizer.json")
-
-
-def _here() -> dict[str, int]:
-    return {"process_index": jax.process_index(), "process_count": jax.process_count()}

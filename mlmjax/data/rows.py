@@ -10,9 +10,13 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from jaxtyping import Float, Int, Shaped
 
 from mlmjax.core.errors import UserError
+from mlmjax.data.draws import words
+from mlmjax.data.pairs import draw_seconds
 
 OPEN = 256
 """Shards that are held open at a time."""
+
+Arrays = dict[str, np.ndarray]
 
 
 @cache
@@ -58,8 +62,8 @@ class RowWriter:
         self._writer.close()
 
 
-class Rows:
-    """Rows of some files, read at random and from any number of threads."""
+class TextRows:
+    """Rows of text in some files, read at random and from any number of threads."""
 
     def __init__(
         self,
@@ -93,6 +97,8 @@ class Rows:
         ends = np.cumsum([0, *(streams if streams is not None else [len(self)])]).tolist()
         self.streams = list(pairwise(ends))
         """The first row of each source, and the one after its last."""
+        self.empty = {"tokens": padding, "documents": documents}
+        """What stands in an array of a row that is none, where it is not 0."""
         # A file of its own for each block: a corpus has more of them than a process may hold open.
         self._reader = lru_cache(OPEN)(self._open)
 
@@ -115,6 +121,45 @@ class Rows:
             found[places] = self._read(shard, wanted[places] - self._ends[shard])
         found["first"] += self._ends[shards]
         return found
+
+    def assemble(
+        self, index: Int[np.ndarray, " batch"], epoch: Int[np.ndarray, " batch"], *, seed: int
+    ) -> Arrays:
+        """The arrays of some rows in some epochs: a part of a batch.
+
+        Returns:
+            ``tokens`` int32 [batch, length], ``valid``, ``word_starts`` and ``sentence_starts`` bool,
+            ``segments`` int32, ``frequency`` float32 (each token's share of the training text), ``id``
+            uint32 [batch, 2] (high and low word of the row's index), ``epoch`` int32 [batch]; for pairs
+            ``is_next`` int32 [batch]; for packed rows ``documents`` int32 [batch, length] and
+            ``document_ids`` uint32 [batch, documents, 2].
+        """
+        table = self.read(index.tolist())
+        arrays: Arrays = {}
+        if self.pairs:
+            table, arrays["is_next"] = draw_seconds(
+                table,
+                index=index,
+                epoch=epoch,
+                seed=seed,
+                read=self.read,
+                count=len(self),
+                padding=self.padding,
+            )
+        if self.documents:
+            arrays["documents"] = table["documents"].astype(np.int32)
+            arrays["document_ids"] = words(table["document_ids"])
+        return {
+            "tokens": table["tokens"].astype(np.int32),
+            "valid": np.arange(self.length) < table["used"][:, None],
+            "word_starts": table["word_starts"].copy(),
+            "sentence_starts": table["sentence_starts"].copy(),
+            "segments": table["segments"].astype(np.int32),
+            "frequency": self.frequency[table["tokens"]],
+            "id": words(index),
+            "epoch": epoch.astype(np.int32),
+            **arrays,
+        }
 
     def _read(self, shard: int, places: Int[np.ndarray, " rows"]) -> Shaped[np.ndarray, " rows"]:
         path = self._paths[shard]

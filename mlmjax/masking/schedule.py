@@ -32,6 +32,14 @@ class RatioSchedule(Config):
             ratio: the selection's own.
         """
 
+    @abstractmethod
+    def lowest(self, ratio: float) -> float:
+        """The lowest ratio of all steps, which leaves the most in sight.
+
+        Args:
+            ratio: the selection's own.
+        """
+
 
 class LinearRatio(RatioSchedule):
     """Linear from one ratio to another, up or down, and constant from then on."""
@@ -54,6 +62,10 @@ class LinearRatio(RatioSchedule):
     def highest(self, ratio: float) -> float:
         """The larger of start and end."""
         return max(self.start, ratio if self.end is None else self.end)
+
+    def lowest(self, ratio: float) -> float:
+        """The smaller of start and end."""
+        return min(self.start, ratio if self.end is None else self.end)
 
     def shape(self, progress: Float[Array, ""]) -> Float[Array, ""]:
         """The share of the way from start to end, given the share of the steps."""
@@ -93,3 +105,8 @@ class StagedRatio(RatioSchedule):
         """The largest of all stages."""
         del ratio
         return max(ratio for _, ratio in self.stages)
+
+    def lowest(self, ratio: float) -> float:
+        """The smallest of all stages."""
+        del ratio
+        return min(ratio for _, ratio in self.stages)

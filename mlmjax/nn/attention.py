@@ -20,20 +20,25 @@ class Visibility:
     """Who may attend to whom: every position to every valid position, in packed rows of its own document.
 
     Attributes:
-        valid: is there a token at this position? Padding is seen by nobody.
+        valid: is there a token at this position? Padding is seen by nobody. None where no position is padding,
+            as in images: then attention needs no mask.
         documents: in packed rows, the number of each token's document within its row; None where a row is one
             text.
     """
 
-    valid: Bool[Array, "batch length"]
+    valid: Bool[Array, "batch length"] | None = None
     documents: Int[Array, "batch length"] | None = None
 
-    def mask(self) -> Bool[Array, "batch 1 queries length"]:
-        """True where a query (third axis; 1 where all see the same) may attend to a key (last axis)."""
-        keys = self.valid[:, None, None, :]
+    def mask(self) -> Bool[Array, "batch 1 queries length"] | None:
+        """True where a query (third axis; 1 where all see the same) may attend to a key (last axis).
+
+        None where every position sees every other.
+        """
+        keys = None if self.valid is None else self.valid[:, None, None, :]
         if self.documents is None:
             return keys
-        return keys & (self.documents[:, None, :, None] == self.documents[:, None, None, :])
+        own = self.documents[:, None, :, None] == self.documents[:, None, None, :]
+        return own if keys is None else keys & own
 
 
 class Attention(nnx.Module):
@@ -93,7 +98,7 @@ def attention_with_dropout(
     keys: Float[Array, "batch keys heads size"],
     value: Float[Array, "batch keys heads size"],
     *,
-    mask: Bool[Array, "#batch #heads #queries keys"],
+    mask: Bool[Array, "#batch #heads #queries keys"] | None,
     rate: float,
     key: Key[Array, ""],
 ) -> Float[Array, "batch queries heads size"]:
@@ -102,6 +107,8 @@ def attention_with_dropout(
     BERT drops attention probabilities (Devlin et al. 2019, appendix A.2). Softmax is float32.
     """
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, keys, preferred_element_type=jnp.float32)
-    scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min)
+    scores = scores * query.shape[-1] ** -0.5
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
     probabilities = dropout(jax.nn.softmax(scores), rate, key=key).astype(value.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from rich.markup import escape
 
-from mlmjax.evaluation.audit.figures import Figures, Group, Lengths, Targets
-from mlmjax.evaluation.audit.repeats import FALSE_ALARM
+from mlmjax.evaluation.audit.figures import Figures, Findings, Group, Lengths, Targets
+from mlmjax.evaluation.audit.patch_figures import PatchFigures
+from mlmjax.report.audit_common import percent, show_musts, summary
+from mlmjax.report.audit_patches import show_patches
 from mlmjax.report.terminal import Terminal
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -16,9 +18,17 @@ LENGTHS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 10), (11, None))
 """First and last of the lengths that share a column."""
 
 
-def show(figures: Figures, terminal: Terminal) -> None:
+def show(figures: Findings, terminal: Terminal) -> None:
     """Print the tables of an audit."""
     terminal.say(f"Audit of {summary(figures)}")
+    if isinstance(figures, Figures):
+        _show_text(figures, terminal)
+    elif isinstance(figures, PatchFigures):
+        show_patches(figures, terminal)
+    show_musts(figures, terminal)
+
+
+def _show_text(figures: Figures, terminal: Terminal) -> None:
     selected, eligible = (
         figures.selected,
         figures.selected.eligible / max(figures.selected.valid, 1),
@@ -61,24 +71,6 @@ def show(figures: Figures, terminal: Terminal) -> None:
         columns = ("", "ids", "of eligible", "of targets", "selected", "such as")
         terminal.table(title, columns, [_group(group) for group in groups])
     _show_tokens(figures, terminal)
-    _show_musts(figures, terminal)
-
-
-def summary(figures: Figures) -> str:
-    """What was audited, in a line."""
-    examples, epochs = (
-        f"{count} {what}" if count == 1 else f"{count} {what}s"
-        for count, what in ((figures.examples, "example"), (figures.epochs, "epoch"))
-    )
-    return (
-        f"masks of {examples} of {figures.length} tokens in {epochs}; "
-        f"seed {figures.seed}, step {figures.step}"
-    )
-
-
-def percent(share: float | None) -> str:
-    """A share in percent; a dash where there is none."""
-    return "-" if share is None else f"{100 * share:.2f} %"
 
 
 def sparkline(figures: Figures) -> str:
@@ -168,23 +160,3 @@ def _show_tokens(figures: Figures, terminal: Terminal) -> None:
                 for one in tokens
             ],
         )
-
-
-def _show_musts(figures: Figures, terminal: Terminal) -> None:
-    def number(value: int | float | None) -> str:
-        return "" if value is None else f"{value:,.0f}"
-
-    rows = []
-    for must in figures.musts:
-        p = "" if must.p is None or not must.compared else f"{must.p:.2g}"
-        chance = "few" if must.compared is not None and must.chance is None else number(must.chance)
-        verdict = "holds" if must.kept else "BROKEN"
-        rows.append((must.name, str(must.found), number(must.compared), chance, p, verdict))
-    terminal.table("Must be 0, or chance", ("", "found", "of pairs", "by chance", "p", ""), rows)
-    chosen = figures.by_choice
-    if chosen and chosen.compared:
-        terminal.say(
-            f"{chosen.identical} of {chosen.compared} masks are those of an earlier epoch, by choice "
-            f"(objective.static_masks {figures.static_masks})."
-        )
-    terminal.say(f"A must is broken where p is below {FALSE_ALARM:g}.")

@@ -1,20 +1,22 @@
-"""The audit of masks as a picture of six panels."""
+"""The audit of masks as a picture: six panels for tokens, three for patches."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlmjax.core.errors import UserError
-from mlmjax.evaluation.audit.figures import Figures, Group
-from mlmjax.report.audit import summary
+from mlmjax.evaluation.audit.figures import Figures, Findings, Group
+from mlmjax.evaluation.audit.patch_figures import PatchFigures
+from mlmjax.report.audit_common import summary
+from mlmjax.report.audit_patch_panels import PATCH_PANELS
+from mlmjax.report.audit_style import ALARM, ASKED, FAINT, FOUND, INK, OTHER, dress, heading, legend
+from mlmjax.report.places import check_place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FOUND, OTHER, ASKED, ALARM = "#3b6fb6", "#a9c3e6", "#d9622b", "#b3261e"
-INK, GREY, FAINT = "#2b313a", "#697079", "#e3e6ea"
 SIGMAS = 3
 """Half the width of the band of chance, in standard deviations."""
 
@@ -25,21 +27,10 @@ def check_picture(path: Path) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    if not path.parent.is_dir():
-        raise UserError(f"--png {path}: there is no folder {path.parent}; create it first.")
-    there = path.exists()
-    try:
-        with path.open("ab"):
-            pass
-        if not there:
-            path.unlink()
-    except OSError as error:
-        raise UserError(
-            f"--png {path} cannot be written: {error.strerror or error}. Choose another file."
-        ) from error
+    check_place(path, option="--png")
 
 
-def write_picture(figures: Figures, path: Path, *, title: str) -> None:
+def write_picture(figures: Findings, path: Path, *, title: str) -> None:
     """Draw an audit into a PNG.
 
     Args:
@@ -53,7 +44,8 @@ def write_picture(figures: Figures, path: Path, *, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 8.6), dpi=120, layout="constrained", facecolor="white")
+    rows = 2 if isinstance(figures, Figures) else 1
+    figure = Figure(figsize=(15, 0.6 + 4 * rows), dpi=120, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     broken = "".join(f"\nbroken: {must}" for must in figures.broken)
     figure.suptitle(
@@ -64,32 +56,19 @@ def write_picture(figures: Figures, path: Path, *, title: str) -> None:
         fontweight="bold",
         color=ALARM if broken else INK,
     )
-    axes = figure.subplots(2, 3).ravel()
-    for draw, one in zip(PANELS, axes, strict=True):
-        _dress(one)
-        draw(one, figures)
+    axes = figure.subplots(rows, 3).ravel()
+    for one in axes:
+        dress(one)
+    if isinstance(figures, Figures):
+        for draw, one in zip(PANELS, axes, strict=True):
+            draw(one, figures)
+    elif isinstance(figures, PatchFigures):
+        for draw_patches, one in zip(PATCH_PANELS, axes, strict=True):
+            draw_patches(one, figures)
     try:
         figure.savefig(path, format="png")
     except OSError as error:
         raise UserError(f"--png {path} cannot be written: {error.strerror or error}.") from error
-
-
-def _dress(axes: "Axes") -> None:
-    """The look that all panels share."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
-    axes.tick_params(colors=INK, labelsize=9, length=0)
-    axes.grid(axis="y", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-
-
-def _title(axes: "Axes", title: str, remark: str = "") -> None:
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=20)
-    axes.text(0, 1.02, remark, transform=axes.transAxes, fontsize=9, color=GREY, va="bottom")
-
-
-def _legend(axes: "Axes", place: Literal["best", "upper right"] = "upper right") -> None:
-    axes.legend(loc=place, fontsize=8.5, frameon=False, labelcolor=INK)
 
 
 def _positions(axes: "Axes", figures: Figures) -> None:
@@ -119,8 +98,8 @@ def _positions(axes: "Axes", figures: Figures) -> None:
         if where.p is None
         else f"alike over {where.bins} parts: p = {where.p:.2g}"
     )
-    _title(axes, "Selected by position", judged)
-    _legend(axes)
+    heading(axes, "Selected by position", judged)
+    legend(axes)
 
 
 def _targets(axes: "Axes", figures: Figures) -> None:
@@ -150,12 +129,12 @@ def _targets(axes: "Axes", figures: Figures) -> None:
     empty = f"{targets.without} examples"
     if documents:
         empty += f", {documents.without} of {documents.examples} documents"
-    _title(
+    heading(
         axes,
         "Targets of an example",
         f"{targets.least} to {targets.most}, mean {targets.mean:.1f}; none: {empty}",
     )
-    _legend(axes, "best")
+    legend(axes, "best")
 
 
 def _lengths(axes: "Axes", figures: Figures) -> None:
@@ -181,7 +160,7 @@ def _lengths(axes: "Axes", figures: Figures) -> None:
     axes.set_ylabel("%", fontsize=9, color=INK)
     axes.set_xlabel("length", fontsize=9, color=INK)
     judged = [f"whole spans as asked: p = {one.p:.2g}" for one in spans if one.p is not None]
-    _title(
+    heading(
         axes,
         "Lengths of spans" if spans else "Runs of neighbouring targets",
         judged[0]
@@ -190,7 +169,7 @@ def _lengths(axes: "Axes", figures: Figures) -> None:
         if spans
         else "the selection asks for no lengths",
     )
-    _legend(axes)
+    legend(axes)
 
 
 def _reach(counts: Sequence[int]) -> int:
@@ -235,13 +214,13 @@ def _fates(axes: "Axes", figures: Figures) -> None:
     axes.set_xticks(place, [fate.name for fate in fates])
     axes.set_ylabel("%", fontsize=9, color=INK)
     p = figures.corruption.p
-    _title(
+    heading(
         axes,
         "What the encoder sees at targets",
         f"{100 * selected.of_eligible:.2f} % of eligible tokens are targets"
         + ("" if p is None else f"; shares as asked: p = {p:.2g}"),
     )
-    _legend(axes)
+    legend(axes)
 
 
 def _groups(axes: "Axes", groups: Sequence[Group], figures: Figures) -> None:
@@ -256,7 +235,7 @@ def _groups(axes: "Axes", groups: Sequence[Group], figures: Figures) -> None:
     axes.axhline(mean, color=ASKED, lw=1.4, label=f"of all: {mean:.1f} %")
     axes.set_ylim(0, 1.3 * max(*found, mean, 0.1))
     axes.set_ylabel("% of eligible tokens", fontsize=9, color=INK)
-    _legend(axes)
+    legend(axes)
 
 
 def _bands(axes: "Axes", figures: Figures) -> None:
@@ -264,7 +243,7 @@ def _bands(axes: "Axes", figures: Figures) -> None:
     names = [group.name.removesuffix(" %") for group in figures.frequency]
     axes.set_xticks(range(len(names)), names, fontsize=8)
     axes.set_xlabel("% of the training text, from frequent to rare tokens", fontsize=9, color=INK)
-    _title(axes, "Selected by frequency", "each band is about a tenth of the text")
+    heading(axes, "Selected by frequency", "each band is about a tenth of the text")
 
 
 def _kinds(axes: "Axes", figures: Figures) -> None:
@@ -275,7 +254,7 @@ def _kinds(axes: "Axes", figures: Figures) -> None:
     ]
     axes.set_xticks(range(len(names)), names, fontsize=8.5)
     words = figures.words
-    _title(
+    heading(
         axes,
         "Selected by kind of token",
         f"{words.split} of {words.longer} selected words of several tokens are split",

@@ -14,8 +14,8 @@ from made_texts import Documents, make_texts
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.documents import Document
-from mlmjax.data.pairs import draws
-from mlmjax.data.pipeline import assemble, batches, heldout_batches
+from mlmjax.data.draws import draws
+from mlmjax.data.pipeline import batches, heldout_batches
 from mlmjax.data.preparation.prepare import Recipe, prepare
 from mlmjax.data.preparation.tokenising import RowSettings
 from mlmjax.data.prepared import PreparedText
@@ -259,7 +259,7 @@ def parts(tokens, segments, used):
 def pairs_of(prepared, epoch, seed=0):
     rows = prepared["pairs"].train
     index = np.arange(len(rows))
-    return rows.read(index), assemble(rows, index, np.full(len(rows), epoch), seed=seed)
+    return rows.read(index), rows.assemble(index, np.full(len(rows), epoch), seed=seed)
 
 
 def test_half_of_the_pairs_have_another_documents_text_of_the_same_length(prepared):
@@ -303,7 +303,7 @@ def test_a_pair_does_not_depend_on_its_batch(prepared):
     rows = prepared["pairs"].train
     _, whole = pairs_of(prepared, 2)
     for i in (0, 5, len(rows) - 1):
-        alone = assemble(rows, np.array([i]), np.array([2]), seed=0)
+        alone = rows.assemble(np.array([i]), np.array([2]), seed=0)
         same(alone, {name: value[i : i + 1] for name, value in whole.items()})
 
 
@@ -326,7 +326,7 @@ def test_texts_too_short_give_the_longest_of_them(tmp_path):
 
 def all_pairs(prepared):
     rows = prepared.train
-    return assemble(rows, np.arange(len(rows)), np.zeros(len(rows), np.int64), seed=0)
+    return rows.assemble(np.arange(len(rows)), np.zeros(len(rows), np.int64), seed=0)
 
 
 @given(seed=st.integers(-(2**63), 2**63), index=st.integers(0, 2**63))

@@ -25,6 +25,8 @@ def test_from_start_to_end(kind, start, end, own, steps):
     assert values[2:] == pytest.approx(last)
     assert schedule.highest(own) == max(start, last)
     assert (values <= np.float32(schedule.highest(own))).all()
+    assert schedule.lowest(own) == min(start, last)
+    assert (values >= np.float32(schedule.lowest(own))).all()
 
 
 def test_shapes():
@@ -66,7 +68,9 @@ def test_stages(first, later):
         for step in (start, last):
             assert float(schedule.at(step, 0.9)) == np.float32(share)
             assert schedule.at(step, 0.9) <= np.float32(schedule.highest(0.9))
+            assert schedule.at(step, 0.9) >= np.float32(schedule.lowest(0.9))
     assert schedule.highest(0.9) == max(share for _, share in stages)
+    assert schedule.lowest(0.9) == min(share for _, share in stages)
 
 
 def test_stages_of_a_traced_step():

@@ -20,7 +20,7 @@ from mlmjax.data.documents import Source
 from mlmjax.data.preparation import cache, destination
 from mlmjax.data.preparation.destination import Folder
 from mlmjax.data.preparation.manifest import count, described, named
-from mlmjax.data.preparation.prepare import WAITING, Recipe, full_disk
+from mlmjax.data.preparation.prepare import Recipe
 from mlmjax.data.preparation.progress import Report
 from mlmjax.data.preparation.reading import Tally
 from mlmjax.data.tokenizer import Tokenizer
@@ -83,8 +83,8 @@ def prepare(
     if (manifest := destination.manifest(place)) is None:
         report = report or (lambda stage, done, total: None)
         with (
-            destination.building(place, waiting=partial(report, WAITING, 0, 0)) as work,
-            full_disk(str(place)),
+            destination.building(place, waiting=partial(report, cache.WAITING, 0, 0)) as work,
+            cache.full_disk(str(place)),
         ):
             if work is not None:
                 report(f"preparing on {runner}", 0, 0)

@@ -3,6 +3,7 @@
 What was built is kept if the process is killed, and the next one goes on with it.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,9 @@ from mlmjax.core.errors import UserError
 
 MANIFEST = "manifest.json"
 LOCK = "lock"
+WAITING = "waiting for another process that prepares the same"
 _STALE = 7 * 24 * 3600
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def default() -> Path:
@@ -106,6 +109,21 @@ def building(folder: Path, *, waiting: Callable[[], None]) -> Iterator[Path | No
         _publish(work, folder)
     finally:
         os.close(lock)
+
+
+@contextmanager
+def full_disk(folder: Path | str, then: str = "") -> Iterator[None]:
+    """Say in a sentence that there is no room."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        text = str(error)
+        if getattr(error, "errno", None) in _FULL or "No space" in text or "too large" in text:
+            raise UserError(
+                f"There is no room for the prepared rows in {folder}. Make some, or choose another "
+                f"folder with --data.cache{then}."
+            ) from error
+        raise
 
 
 def _locked(work: Path, waiting: Callable[[], None]) -> int:

@@ -8,11 +8,9 @@ fingerprint of content, tokenizer and settings; sizes are checked when it is ope
 damaged is built again.
 """
 
-import errno
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate, islice
@@ -49,7 +47,6 @@ NO_CLEANING = Cleaning()
 _FORMAT = 3
 _ENDLESS = 100
 _TRAINING_TEXT = 1 << 28
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -117,31 +114,13 @@ def prepare(
     place = (folder or cache.default()) / f"text-{identity['fingerprint']}"
     if cache.manifest(place) is None:
         with (
-            full_disk(place.parent, "; the same command goes on with what is finished"),
-            cache.building(place, waiting=partial(report, WAITING, 0, 0)) as work,
+            cache.full_disk(place.parent, "; the same command goes on with what is finished"),
+            cache.building(place, waiting=partial(report, cache.WAITING, 0, 0)) as work,
         ):
             if work is not None:
                 job = _Job(sources, recipe, work, processes(workers), report)
                 cache.finish(work, {**identity, **job.run()})
     return place
-
-
-WAITING = "waiting for another process that prepares the same"
-
-
-@contextmanager
-def full_disk(folder: Path | str, then: str = "") -> Iterator[None]:
-    """Say in a sentence that there is no room."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        text = str(error)
-        if getattr(error, "errno", None) in _FULL or "No space" in text or "too large" in text:
-            raise UserError(
-                f"There is no room for the prepared rows in {folder}. Make some, or choose another "
-                f"folder with --data.cache{then}."
-            ) from error
-        raise
 
 
 @dataclass(frozen=True)

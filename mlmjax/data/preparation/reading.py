@@ -1,15 +1,17 @@
 """Sources read in parallel: parts to tasks, and a task's documents, clean, to blocks."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.documents import Part, Source, normalise
 from mlmjax.data.preparation.cleaning import Cleaning
 
 OnError = Literal["stop", "skip"]
+Sized = TypeVar("Sized", bound=Any)
+"""A part of a source, of a ``size`` in bytes."""
 
 TASK = 1 << 23
 """Bytes that a task reads, or more: a part is not divided, and large sources have large tasks."""
@@ -96,17 +98,23 @@ def plan(sources: Sequence[Source]) -> list[Task]:
     least, block = max(TASK, share), max(BLOCK, share)
     tasks: list[Task] = []
     for number, every in enumerate(planned):
-        parts: list[Part] = []
-        size = 0
-        for part in every:
-            parts.append(part)
-            size += part.size
-            if size >= least:
-                tasks.append(Task(len(tasks), number, tuple(parts), block))
-                parts, size = [], 0
-        if parts:
-            tasks.append(Task(len(tasks), number, tuple(parts), block))
+        for parts in grouped(every, least):
+            tasks.append(Task(len(tasks), number, parts, block))
     return tasks
+
+
+def grouped(parts: Iterable[Sized], least: int) -> Iterator[tuple[Sized, ...]]:
+    """Parts in groups of at least so many bytes; the last may have fewer."""
+    some: list[Sized] = []
+    size = 0
+    for part in parts:
+        some.append(part)
+        size += part.size
+        if size >= least:
+            yield tuple(some)
+            some, size = [], 0
+    if some:
+        yield tuple(some)
 
 
 def read(

@@ -1,6 +1,6 @@
 """ArrayRecord: a record a document: a JSON object, a ``tf.train.Example``, or plain text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -53,7 +53,7 @@ class ArrayRecordFiles:
         """
         parts: list[ArrayRecordPart] = []
         for file in self._files:
-            with _opened(file) as reader:
+            with opened(file) as reader:
                 count = reader.num_records()
             parts += ranges(file, 0, count, total=count, fields=self.fields)
         return parts
@@ -94,19 +94,14 @@ class ArrayRecordPart:
         Raises:
             UserError: the file cannot be read, is damaged, or changed.
         """
-        count = self.stop - self.start
-        step = min(max(files.BLOCK * count // max(self.size, 1), 1), _AT_ONCE)
-        with _opened(self.file) as reader:
-            for first in range(self.start, self.stop, step):
-                records = reader.read(first, min(first + step, self.stop))
-                for number, record in enumerate(records, first):
-                    place = f"{self.file.shown}, record {number}"
-                    try:
-                        document = self._document(record, place)
-                    except UnreadableError as why:
-                        broken(f"{place} (from 0): {why}")
-                        continue
-                    yield document
+        for number, record in records(self.file, self.start, self.stop, size=self.size):
+            place = f"{self.file.shown}, record {number}"
+            try:
+                document = self._document(record, place)
+            except UnreadableError as why:
+                broken(f"{place} (from 0): {why}")
+                continue
+            yield document
 
     def _document(self, record: bytes, place: str) -> Document:
         if not self.fields.text:
@@ -145,16 +140,44 @@ def ranges(
         fields: what to read of a record.
         absent: whether a feature may be absent.
     """
+    for first, last, size in spans(file, start, stop, total=total):
+        yield ArrayRecordPart(file, first, last, size, fields, absent)
+
+
+def spans(file: File, start: int, stop: int, *, total: int) -> Iterator[tuple[int, int, int]]:
+    """(first record, record before which to stop, bytes) of the parts to read some records in."""
     each = file.size / max(total, 1)
     step = max(int(files.PART / max(each, 1)), 1)
     for first in range(start, stop, step):
         last = min(first + step, stop)
-        yield ArrayRecordPart(file, first, last, int(each * (last - first)), fields, absent)
+        yield first, last, int(each * (last - first))
+
+
+def records(file: File, start: int, stop: int, *, size: int) -> Iterator[tuple[int, bytes]]:
+    """(number, content) of some of a file's records, a few read at once.
+
+    Args:
+        file: the file.
+        start: number of the first record.
+        stop: number of the record before which to stop.
+        size: bytes of these records, about.
+
+    Raises:
+        UserError: the file cannot be read, is damaged, or changed.
+    """
+    step = min(max(files.BLOCK * (stop - start) // max(size, 1), 1), _AT_ONCE)
+    with opened(file) as reader:
+        for first in range(start, stop, step):
+            yield from enumerate(reader.read(first, min(first + step, stop)), first)
 
 
 @contextmanager
-def _opened(file: File) -> Iterator[Any]:
-    """``ArrayRecordReader``, for reading in order."""
+def opened(file: File) -> Iterator[Any]:
+    """``ArrayRecordReader``, for reading in order.
+
+    Raises:
+        UserError: the file cannot be read, is damaged, or changed.
+    """
     from array_record.python.array_record_module import ArrayRecordReader
 
     file.check()
@@ -175,6 +198,27 @@ def _opened(file: File) -> Iterator[Any]:
 
 def _features(record: bytes, fields: Fields) -> dict[str, object]:
     """Values of an Example's features by name: those that are read, and None for all others."""
+    found = features(
+        record,
+        fields.names(),
+        otherwise="neither a JSON object nor a tf.train.Example; where records are plain text, give no field: "
+        "--data.field ''.",
+    )
+    return {k: utf8(v) if isinstance(v, bytes) else v for k, v in found.items()}
+
+
+def features(record: bytes, names: Sequence[str], *, otherwise: str) -> dict[str, object]:
+    """Values of a ``tf.train.Example`` by name: bytes or numbers of the features that are read, and None for all
+    others.
+
+    Args:
+        record: the Example, serialised.
+        names: of the features that are read.
+        otherwise: what is said of a record that is none.
+
+    Raises:
+        UnreadableError: it is none, or a feature has several values.
+    """
     from google.protobuf.message import DecodeError
 
     example = _example()()
@@ -184,12 +228,9 @@ def _features(record: bytes, fields: Fields) -> dict[str, object]:
             raise DecodeError
         example.ParseFromString(record)
     except DecodeError as error:
-        raise UnreadableError(
-            "neither a JSON object nor a tf.train.Example; where records are plain text, give no field: "
-            "--data.field ''."
-        ) from error
+        raise UnreadableError(otherwise) from error
     found: dict[str, object] = dict.fromkeys(example.features.feature)
-    for name in fields.names():
+    for name in names:
         if name in found:
             found[name] = _one(example.features.feature[name], name)
     return found
@@ -200,9 +241,7 @@ def _one(feature: Any, name: str) -> object:
     values = getattr(feature, kind).value if kind else ()
     if len(values) > 1:
         raise UnreadableError(f"the feature {name!r} holds {len(values)} values (--data.field).")
-    if not values:
-        return None
-    return utf8(values[0]) if isinstance(values[0], bytes) else values[0]
+    return values[0] if values else None
 
 
 @cache

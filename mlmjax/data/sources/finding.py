@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -101,6 +101,14 @@ class Found:
                 "names can be given by a pattern in quotes."
             )
         return tuple(self._file(name, path) for name, path in chosen)
+
+    def those(self, wanted: Callable[[str], bool]) -> list[File]:
+        """The files whose names relative to the root are wanted, in order.
+
+        Raises:
+            UserError: one cannot be read.
+        """
+        return [self._file(name, path) for name, path in self.paths if wanted(name)]
 
     def file(self, path: str) -> File:
         """The file of a path.

@@ -30,7 +30,7 @@ class ParquetFiles:
         Raises:
             UserError: there is nothing, or no such file, or pyarrow is not installed.
         """
-        _arrow()
+        arrow()
         found = root if isinstance(root, Found) else find(root)
         self.root = found.root
         self.fields = fields
@@ -53,7 +53,7 @@ class ParquetFiles:
 
     def _plan(self, file: File) -> Iterator["ParquetPart"]:
         names = set(self.fields.names())
-        with _opened(file) as parquet:
+        with opened(file) as parquet:
             _check_columns(parquet.schema_arrow, self.fields, file)
             row = 0
             for number in range(parquet.metadata.num_row_groups):
@@ -98,7 +98,7 @@ class ParquetPart:
             UserError: the file cannot be read, is damaged, or changed.
         """
         names = self.fields.names()
-        with _opened(self.file) as parquet:
+        with opened(self.file) as parquet:
             row = self.row
             for batch in parquet.iter_batches(_ROWS, [self.number], names, use_threads=False):
                 columns = [_values(batch.column(name)) for name in names]
@@ -118,16 +118,16 @@ class ParquetPart:
 
 
 @contextmanager
-def _opened(file: File) -> Iterator[Any]:
+def opened(file: File) -> Iterator[Any]:
     """``pyarrow.parquet.ParquetFile``; memory is bounded, however long a row group."""
-    arrow, parquet = _arrow()
+    library, parquet = arrow()
     file.check()
     with telling(file.shown, file.system):
         try:
             source = file.path if file.local else file.system.open(file.path, "rb")
-            with parquet.ParquetFile(source, pre_buffer=False, buffer_size=BLOCK) as opened:
-                yield opened
-        except arrow.ArrowException as error:
+            with parquet.ParquetFile(source, pre_buffer=False, buffer_size=BLOCK) as found:
+                yield found
+        except library.ArrowException as error:
             why = str(error).rstrip(".")
             raise UserError(
                 f"{file.shown} is no Parquet file, or damaged (--data.root): {why}."
@@ -135,7 +135,12 @@ def _opened(file: File) -> Iterator[Any]:
     file.check()
 
 
-def _arrow() -> tuple[Any, Any]:
+def arrow() -> tuple[Any, Any]:
+    """``pyarrow`` and ``pyarrow.parquet``.
+
+    Raises:
+        UserError: they are not installed.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -149,8 +154,8 @@ def _arrow() -> tuple[Any, Any]:
 def _check_columns(schema: Any, fields: Fields, file: File) -> None:
     """Refuse columns that are not there, or of the wrong type."""
     types = {column.name: column.type for column in schema}
-    strings = [name for name, type in types.items() if _is_string(type)]
-    keys = [name for name, type in types.items() if _is_key(type)]
+    strings = [name for name, type in types.items() if is_string(type)]
+    keys = [name for name, type in types.items() if is_key(type)]
     asked = [(fields.text, "field", strings, "strings")]
     asked += [
         (name, option, keys, "strings or integers")
@@ -173,17 +178,19 @@ def _check_columns(schema: Any, fields: Fields, file: File) -> None:
             )
 
 
-def _is_string(type: Any) -> bool:
+def is_string(type: Any) -> bool:
+    """Whether a column of a type holds strings."""
     import pyarrow
 
     values = type.value_type if pyarrow.types.is_dictionary(type) else type
     return values in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
 
 
-def _is_key(type: Any) -> bool:
+def is_key(type: Any) -> bool:
+    """Whether a column of a type holds strings or integers."""
     import pyarrow
 
-    return _is_string(type) or pyarrow.types.is_integer(type)
+    return is_string(type) or pyarrow.types.is_integer(type)
 
 
 def _values(column: Any) -> list[Any]:

@@ -38,14 +38,13 @@ class TfdsDataset:
                 feature, or ``tensorflow_datasets`` is not installed.
         """
         found = root if isinstance(root, Found) else find(root)
-        check_local(found, "TFDS datasets are")
         self.root = found.root
         self.fields = fields
         self.split = split
-        builder = _builder(_folder(found), found.root)
+        builder = dataset(found)
         _check_features(builder, fields, found.root)
         self._shards = [
-            (found.file(path), where) for path, where in _shards(builder, split, found.root)
+            (found.file(path), where) for path, where in shards(builder, split, found.root)
         ]
 
     def __str__(self) -> str:
@@ -97,7 +96,22 @@ def _folder(found: Found) -> str:
     return posixpath.dirname(paths[folders[0] + INFO])
 
 
-def _library() -> Any:
+def dataset(found: Found) -> Any:
+    """The builder of the one finished dataset in a folder, in ArrayRecord files.
+
+    Raises:
+        UserError: there is none, or several, or in another format, or ``tensorflow_datasets`` is missing.
+    """
+    check_local(found, "TFDS datasets are")
+    return _builder(_folder(found), found.root)
+
+
+def library() -> Any:
+    """``tensorflow_datasets``.
+
+    Raises:
+        UserError: it is not installed.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -111,7 +125,7 @@ def _library() -> Any:
 
 
 def _builder(folder: str, root: str) -> Any:
-    tfds = _library()
+    tfds = library()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it uses what newer protobuf will not have
@@ -133,7 +147,7 @@ def _builder(folder: str, root: str) -> Any:
 
 def _check_features(builder: Any, fields: Fields, root: str) -> None:
     """Refuse features that are not there, or of the wrong type."""
-    types = dict(sorted(_leaves(builder.info.features, _library().features.FeaturesDict)))
+    types = dict(sorted(_leaves(builder.info.features, library().features.FeaturesDict)))
     texts = [name for name, type in types.items() if type == "text"]
     keys = [name for name, type in types.items() if type]
     asked = [(fields.text, "field", texts, "text")]
@@ -161,8 +175,12 @@ def _leaves(features: Any, nested: type, prefix: str = "") -> Iterator[tuple[str
         yield f"{prefix}{name}", "text" if type is not None and type.kind in "OUS" else integer
 
 
-def _shards(builder: Any, split: str, root: str) -> list[tuple[str, tuple[int, int, int]]]:
-    """(file, (first example, example before which to stop, examples in the file)) of a split."""
+def shards(builder: Any, split: str, root: str) -> list[tuple[str, tuple[int, int, int]]]:
+    """(file, (first example, example before which to stop, examples in the file)) of a split.
+
+    Raises:
+        UserError: there is no such split.
+    """
     info = builder.info
     if info.file_format.value != "array_record":
         info.set_file_format("array_record", override=True, override_if_initialized=True)

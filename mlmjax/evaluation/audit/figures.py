@@ -211,31 +211,30 @@ class Must:
         return f"{self.name}: {self.found} of {self.compared} pairs{chance} (p = {self.p:.2g})."
 
 
-@dataclass(frozen=True)
-class Figures:
-    """The findings of an audit; all are counted over every example in every epoch."""
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What an audit finds of any kind of masks; all is counted over every example in every epoch.
+
+    Attributes:
+        examples: that were drawn.
+        epochs: in which each was.
+        seed: the run's.
+        step: at which the ratio is taken.
+        capacity: places in a mask.
+        static_masks: of an example, before they repeat; None where they never do.
+        between_examples: masks of different examples.
+        between_epochs: masks of one example in different epochs.
+        between_keys: masks of one example in one epoch, under the run's key and under another.
+        by_choice: masks that repeat an earlier epoch's because static masks were asked for.
+        musts: what has to hold.
+    """
 
     examples: int
     epochs: int
-    length: int
     seed: int
     step: int
     capacity: int
-    full: int
-    """Examples whose mask has no place left; with a random count, something may have fallen out."""
     static_masks: int | None
-    selected: Selected
-    corruption: Corruption
-    targets: Targets
-    documents: Targets | None
-    positions: Positions
-    lengths: tuple[Lengths, ...]
-    words: Words
-    frequency: tuple[Group, ...]
-    """Bands of tokens that each make up a tenth of the training text, the most frequent first."""
-    kinds: tuple[Group, ...]
-    most_selected: tuple[Token, ...]
-    over_selected: tuple[Token, ...]
     between_examples: Repeats
     between_epochs: Repeats
     between_keys: Repeats
@@ -250,6 +249,27 @@ class Figures:
     def as_json(self) -> dict[str, Any]:
         """The findings as lists, numbers and texts; None where a number is not finite."""
         return _plain(dataclasses.asdict(self)) | {"kept": not self.broken}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(Findings):
+    """The findings of an audit of masks of tokens."""
+
+    length: int
+    full: int
+    """Examples whose mask has no place left; with a random count, something may have fallen out."""
+    selected: Selected
+    corruption: Corruption
+    targets: Targets
+    documents: Targets | None
+    positions: Positions
+    lengths: tuple[Lengths, ...]
+    words: Words
+    frequency: tuple[Group, ...]
+    """Bands of tokens that each make up a tenth of the training text, the most frequent first."""
+    kinds: tuple[Group, ...]
+    most_selected: tuple[Token, ...]
+    over_selected: tuple[Token, ...]
 
 
 def _plain(value: Any) -> Any:

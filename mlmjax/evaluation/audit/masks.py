@@ -4,7 +4,7 @@ The masks are those that training would draw: the same seed, epochs and ids. Bes
 once more in each epoch under a key of its own that owes nothing to the run's: the reference of what chance repeats.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Int, Key, UInt32
 
 from mlmjax.core import prng
 from mlmjax.core.types import Batch, Context, Mask
+from mlmjax.data.draws import words
 from mlmjax.evaluation.audit.counters import Drawn
 from mlmjax.evaluation.audit.figures import Figures
 from mlmjax.evaluation.audit.lexicon import Lexicon
@@ -73,7 +74,7 @@ class _Draw:
         self._special = np.asarray(objective.vocabulary.special)
         self._context = Context.of(seed, step=step)
         self._mask = jax.jit(objective.mask)
-        self._apart = jax.jit(partial(_apart, objective))
+        self._apart = jax.jit(partial(apart, lambda *drawn: objective.mask(*drawn).mask))
         has_spans = isinstance(objective.selection, SpanLaw)
         self._spans = jax.jit(partial(drawn_spans, objective)) if has_spans else None
 
@@ -82,10 +83,9 @@ class _Draw:
     ) -> Bool[np.ndarray, "examples length"]:
         """The masks of examples with these numbers under keys that owe nothing to ids and epochs."""
         batch = examples.epochs[epoch]
-        words = np.stack([number >> 32, number & 0xFFFFFFFF], axis=-1).astype(np.uint32)
-        mask = self._apart(batch, self._context, words, np.full(len(words), epoch))
+        mask = self._apart(batch, self._context, words(number), np.full(len(number), epoch))
         selected = np.zeros((examples.count, batch["tokens"].shape[1]), bool)
-        row, _, position = _places(mask, length=selected.shape[1], count=examples.count)
+        row, _, position = places(mask, length=selected.shape[1], count=examples.count)
         selected[row, position] = True
         return selected
 
@@ -98,7 +98,7 @@ class _Draw:
             length, whole = (np.asarray(one)[:count] for one in self._spans(batch, self._context))
         rows: dict[str, np.ndarray] = {name: value[:count] for name, value in batch.items()}
         tokens, valid, mask = rows["tokens"], rows["valid"], masked.mask
-        row, place, position = _places(mask, length=tokens.shape[1], count=count)
+        row, place, position = places(mask, length=tokens.shape[1], count=count)
         times, kind = np.zeros(tokens.shape, np.int32), np.full(tokens.shape, -1)
         np.add.at(times, (row, position), 1)
         kind[row, position] = masked.corrupted.kind[row, place]
@@ -119,7 +119,7 @@ class _Draw:
         )
 
 
-class _Places(NamedTuple):
+class Places(NamedTuple):
     """The places of masks that hold a token of the row."""
 
     row: Int[np.ndarray, " targets"]
@@ -127,26 +127,33 @@ class _Places(NamedTuple):
     position: Int[np.ndarray, " targets"]
 
 
-def _places(mask: Mask, *, length: int, count: int) -> _Places:
+def places(mask: Mask, *, length: int, count: int) -> Places:
     """Those of the first ``count`` rows, of ``length`` tokens each."""
     positions, weight = np.asarray(mask.positions)[:count], np.asarray(mask.weight)[:count]
     row, place = np.nonzero((weight > 0) & (positions >= 0) & (positions < length))
-    return _Places(row, place, positions[row, place])
+    return Places(row, place, positions[row, place])
 
 
-def _apart(
-    objective: MaskedLanguageModel,
+def apart(
+    draw: Callable[[Batch, Context], Mask],
     batch: Batch,
     context: Context,
     number: UInt32[Array, "batch 2"],
     epoch: Int[Array, " batch"],
 ) -> Mask:
-    """The masks that each row has under a root key of its own."""
+    """The masks that each row has under a root key of its own.
+
+    Args:
+        draw: gives the masks of a batch.
+        batch: the rows.
+        context: gives the seed that the keys derive from, and the step.
+        number: of each example, as two words.
+        epoch: of each.
+    """
     keys = prng.per_example(prng.stream(context.seed, "audit"), epoch, number)
 
     def one(row: dict[str, Array], key: Key[Array, ""]) -> Mask:
         alone = {name: value[None] for name, value in row.items()}
-        mask = objective.mask(alone, replace(context, seed=key)).mask
-        return jax.tree.map(lambda each: each[0], mask)
+        return jax.tree.map(lambda each: each[0], draw(alone, replace(context, seed=key)))
 
     return jax.vmap(one)(dict(batch), keys)

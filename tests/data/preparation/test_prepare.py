@@ -321,7 +321,7 @@ def test_sources_that_give_no_row_are_told(tmp_path):
         assert everything(tmp_path) == []
 
     told([], "no text.*--data.root")
-    told([" ", "\0"], "no text .of 2 documents: 2 empty")
+    told([" ", "\0"], "no text .*of 2 documents: 2 empty")
     told(["One sentence only."], "a single sentence.*--data.root")
     told(["Same. Same."], "repeats one text")
     told(["A b.", "C d."], "no training row.*--data.length", layout="pairs")

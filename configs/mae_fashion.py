@@ -1,0 +1,33 @@
+"""Masked autoencoder of Fashion-MNIST: 70,000 articles of clothing, 28 by 28 pixels, from the original idx files.
+
+    mlmjax train mae_fashion --data.root /usr/share/datasets/fashion-mnist
+
+Source of the data: Xiao et al. 2017, "Fashion-MNIST: a novel image dataset for benchmarking machine learning
+algorithms"; the folder is that of Debian's package dataset-fashion-mnist, and any with the four files will do. The
+10,000 images of the t10k files are held out. The recipe is MAE's (He et al. 2022, appendix A.1) for a small model,
+without crops and flips, for ten epochs on a CPU. Not trained to its end here; its step is timed in benchmarks/.
+"""
+
+from mlmjax.data.images import ImageData
+from mlmjax.experiment import Experiment, RunConfig
+from mlmjax.models.mae import DecoderConfig, MaeConfig
+from mlmjax.models.vit import VitConfig
+from mlmjax.objectives.mae import MaskedAutoencoder
+from mlmjax.optim import AdamW, WarmupSchedule
+
+experiment = Experiment(
+    model=MaeConfig(
+        encoder=VitConfig(
+            image=(28, 28), patch=(4, 4), channels=1, layers=4, hidden=96, heads=4, mlp=384
+        ),
+        decoder=DecoderConfig(layers=2, hidden=64, heads=4, mlp=256),
+    ),
+    objective=MaskedAutoencoder(),
+    data=ImageData(size=(28, 28), channels=1, batch=256),
+    optimizer=AdamW(
+        learning_rate=WarmupSchedule(peak=1.5e-3, warmup=0.05, decay="cosine"),
+        betas=(0.9, 0.95),
+        weight_decay=0.05,
+    ),
+    run=RunConfig(steps=2400, log_every=100, evaluate_every=600, checkpoint_every=600),
+)
