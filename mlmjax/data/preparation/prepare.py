@@ -40,7 +40,7 @@ from mlmjax.data.preparation.sentences import sentence_starts
 from mlmjax.data.preparation.shards import Shards, ShardTask
 from mlmjax.data.preparation.spool import Block, Spool
 from mlmjax.data.preparation.tokenising import RowSettings
-from mlmjax.data.preparation.workers import processes, spread
+from mlmjax.data.preparation.workers import EndedError, processes, spread
 from mlmjax.data.tokenizer import Tokenizer, TokenizerConfig
 
 NO_CLEANING = Cleaning()
@@ -118,6 +118,7 @@ def prepare(
     if cache.manifest(place) is None:
         with (
             full_disk(place.parent, "; the same command goes on with what is finished"),
+            _ended(processes(workers)),
             cache.building(place, waiting=partial(report, WAITING, 0, 0)) as work,
         ):
             if work is not None:
@@ -142,6 +143,18 @@ def full_disk(folder: Path | str, then: str = "") -> Iterator[None]:
                 f"folder with --data.cache{then}."
             ) from error
         raise
+
+
+@contextmanager
+def _ended(workers: int) -> Iterator[None]:
+    """Say in a sentence that a process was killed; outside of what removes the work on bad input."""
+    try:
+        yield
+    except EndedError as error:
+        raise UserError(
+            f"A process that prepares the data {error}, perhaps for want of memory: use fewer "
+            f"(--data.workers {max(1, workers // 2)}). The same command goes on with what is finished."
+        ) from error
 
 
 @dataclass(frozen=True)
