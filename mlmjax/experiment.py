@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Self
 
+import cloudpickle
 from pydantic import Field, ValidationError
 
 from mlmjax.core.config import Config, Resolve, resolve_class
@@ -131,6 +132,7 @@ def load_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[FILE_MODULE] = module  # pydantic looks annotations up here
+    cloudpickle.register_pickle_by_value(module)  # other processes cannot import it
     try:
         spec.loader.exec_module(module)
     except ValidationError as error:
@@ -168,7 +170,7 @@ def validation_message(error: ValidationError, *, option: str = "") -> str:
             parts = [option, *(part.replace("_", "-") for part in parts)]
         option_name = ".".join(parts)
         message = each["msg"].removeprefix("Value error, ")
-        given = f" (got {each['input']!r})" if each["loc"] else ""
+        given = f" (got {each['input']!r})" if each["loc"] and each["type"] != "missing" else ""
         found.append(f"{option_name}: {message}{given}" if option_name else message)
     return "; ".join(found)
 

@@ -14,6 +14,7 @@ import pytest
 
 from mlmjax.cli import main
 from mlmjax.data.preparation import reading
+from mlmjax.experiment import Experiment
 from tests.commands import printed, refused
 
 SENTENCES = [
@@ -281,3 +282,50 @@ def test_a_full_disk_keeps_what_is_finished(prepare, config: str, tmp_path: Path
     (left,) = (tmp_path / "c").iterdir()
     assert list((left / "documents").glob("*.json"))
     assert prepare(path)["documents"]["kept"] == 2000
+
+
+OWN_SOURCE = """
+from dataclasses import dataclass
+from mlmjax.data.documents import Document
+from mlmjax.data.preparation import reading
+from mlmjax.experiment import Experiment
+from mlmjax.data.text import TextData
+
+@dataclass(frozen=True)
+class Part:
+    number: int
+    name: str = "a part"
+    size: int = reading.TASK
+
+    def read(self, broken):
+        for line in range(200):
+            yield Document(f"Part {{self.number}} has a line {{line}} of its own. It ends here.")
+
+class Own:
+    def parts(self):
+        return [Part(number) for number in range(4)]
+    def digest(self):
+        return "of four parts"
+    def __str__(self):
+        return "what the config makes"
+
+class OwnText(TextData):
+    def sources(self):
+        return [Own()]
+
+from pathlib import Path
+from mlmjax.experiment import Experiment, load_experiment
+small = Experiment.from_json(Path({json!r}).read_text())
+fields = {{name: getattr(small.data, name) for name in type(small.data).model_fields}}
+experiment = small.updated(data=OwnText(**(fields | {{"root": None}})))
+"""
+
+
+def test_a_source_of_the_config_file_is_read_in_several_processes(
+    experiment: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "small.json").write_text(experiment.to_json())
+    config = tmp_path / "own.py"
+    config.write_text(OWN_SOURCE.format(json=str(tmp_path / "small.json")))
+    found = printed(capsys, "prepare", str(config), "--json", "--data.workers", "2")
+    assert found["documents"] == {"read": 800, "duplicates": 0, "kept": 800}

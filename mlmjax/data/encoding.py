@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
@@ -12,15 +12,16 @@ import numpy as np
 import tokenizers
 from jaxtyping import Bool, Int
 
-_NORMALIZERS = frozenset(
-    {"BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"}
-)
-_SPLITTERS = frozenset(
-    {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLevel", "Metaspace"}
-)
+_BY_CHARACTER = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase"})
+"""Normalisers that change characters or what composes with them, and remove none."""
+_REMOVING = frozenset({"BertNormalizer", "StripAccents"})
+_DROP_SPACES = frozenset({"BertPreTokenizer", "Whitespace", "WhitespaceSplit"})
+_KEEP_SPACES = frozenset({"ByteLevel", "Metaspace"})
 # A piece reaches to the next single character of space that is " " and stands behind one that is none.
 _PIECE = re.compile(r"\s*\S+(?:[^\S ]\s*\S+)*(?:[^\S ]\s*\Z)?|\s+")
 _AT_ONCE = 1 << 11
+_EACH = 16
+"""What a piece takes beside its characters, in characters."""
 _COLUMNS = ("ids", "word_starts", "offsets")
 
 
@@ -87,26 +88,28 @@ def divisible(raw: tokenizers.Tokenizer) -> bool:
     spaces, as in BERT, RoBERTa and the Unigram models trained here. What is not known to be so counts
     as not so.
     """
-    splitter = _settings(raw.pre_tokenizer)
+    splitters, normalizers = _kinds(raw.pre_tokenizer), _kinds(raw.normalizer)
+    # Of a piece whose characters are all removed a space is left, which runs into the next one.
+    harmless = _BY_CHARACTER | (_REMOVING if splitters <= _DROP_SPACES else set())
     return (
-        splitter is not None
-        and _local(splitter, _SPLITTERS)
-        and _local(_settings(raw.normalizer), _NORMALIZERS)
+        bool(splitters)
+        and splitters <= _DROP_SPACES | _KEEP_SPACES
+        and normalizers <= harmless
         and all(token.special for token in raw.get_added_tokens_decoder().values())
     )
 
 
-def _settings(part: Any) -> dict[str, Any] | None:
-    return None if part is None else json.loads(part.__getstate__())
+def _kinds(part: Any) -> set[str]:
+    """The kinds of a normaliser or a splitter and of all that it is made of."""
 
+    def kinds(part: dict[str, Any]) -> set[str]:
+        if part["type"] == "Sequence":
+            members = part.get("normalizers", part.get("pretokenizers", ()))
+            return set().union(*map(kinds, members))
+        divides = part.get("use_regex", True) and part.get("split", True)
+        return {part["type"] if divides else f"{part['type']} that does not split"}
 
-def _local(part: dict[str, Any] | None, known: frozenset[str]) -> bool:
-    if part is None:
-        return True
-    if part["type"] == "Sequence":
-        members = part.get("normalizers", part.get("pretokenizers", ()))
-        return all(_local(one, known) for one in members)
-    return part["type"] in known and part.get("use_regex", True) and part.get("split", True)
+    return set() if part is None else kinds(json.loads(part.__getstate__()))
 
 
 class Memory:
@@ -117,12 +120,13 @@ class Memory:
     """
 
     def __init__(
-        self, encode: Callable[[Sequence[str]], Encodings], *, limit: int = 1 << 15
+        self, encode: Callable[[Sequence[str]], Encodings], *, limit: int = 1 << 20
     ) -> None:
-        """Remember what ``encode`` returns for about ``limit`` pieces."""
+        """Remember what ``encode`` returns for pieces of about ``limit`` characters, 16 more counted for each."""
         self._encode, self._limit = encode, limit
         self._lock = threading.Lock()
         self._places: dict[str, int] = {}
+        self._size = 0
         self._uses = np.zeros(0, np.int64)
         none = Encoding(np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, np.int32))
         self._known = Encodings(none, np.zeros(1, np.int64))
@@ -149,18 +153,23 @@ class Memory:
         """Encode the pieces that are new."""
         distinct = dict.fromkeys(pieces)
         new = [piece for piece in distinct if piece not in self._places]
-        if len(self._places) + len(new) > self._limit:
+        if self._size + _cost(new) > self._limit:
             self._forget()
             new = [piece for piece in distinct if piece not in self._places]
         # Those that may follow one another make a text of their own, which saves calls.
         inner = [piece for piece in new if piece[0] == " " and not piece[-1].isspace()]
         others = [piece for piece in new if piece[0] != " " or piece[-1].isspace()]
-        self._places.update(zip([*inner, *others], count(len(self._places)), strict=False))
         for begin in range(0, len(inner), _AT_ONCE):
-            self._known += self._apart(inner[begin : begin + _AT_ONCE])
+            some = inner[begin : begin + _AT_ONCE]
+            self._add(some, self._apart(some))
         if others:
-            self._known += self._encode(others)
-        self._uses = np.append(self._uses, np.zeros(len(new), np.int64))
+            self._add(others, self._encode(others))
+
+    def _add(self, pieces: Sequence[str], found: Encodings) -> None:
+        self._places.update(zip(pieces, count(len(self._places)), strict=False))
+        self._known += found
+        self._uses = np.append(self._uses, np.zeros(len(pieces), np.int64))
+        self._size += _cost(pieces)
 
     def _apart(self, pieces: Sequence[str]) -> Encodings:
         """Tokens of each piece, from one text of all of them."""
@@ -171,9 +180,15 @@ class Memory:
         return Encodings(Encoding(whole.ids, whole.word_starts, offsets), ends)
 
     def _forget(self) -> None:
-        kept = np.flatnonzero(self._uses > 1)
-        if len(kept) > self._limit // 2:
-            kept = kept[:0]
         pieces = list(self._places)
+        kept = np.flatnonzero(self._uses > 1)
+        if _cost([pieces[place] for place in kept]) > self._limit // 2:
+            kept = kept[:0]
         self._places = {pieces[place]: new for new, place in enumerate(kept.tolist())}
         self._known, self._uses = self._known.take(kept), np.zeros(len(kept), np.int64)
+        self._size = _cost(self._places)
+
+
+def _cost(pieces: Collection[str]) -> int:
+    """What pieces take of the memory's limit."""
+    return sum(map(len, pieces)) + _EACH * len(pieces)

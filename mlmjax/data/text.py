@@ -62,7 +62,7 @@ class TextData(Data):
     tokenizer: TokenizerConfig = TokenizerConfig()
     """The tokenizer."""
     heldout: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Share of the groups (files, modules) that training does not see."""
+    """Share of the groups (files or modules where there are several, else documents) that training does not see."""
     workers: Annotated[int, Field(ge=0)] = 0
     """Processes that prepare; 0 for one a core. What they make does not depend on it."""
     examples: tuple[str, ...] = ()

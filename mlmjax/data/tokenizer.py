@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal, SupportsInt
@@ -179,56 +179,66 @@ class Tokenizer:
     def _encode_whole(self, texts: Sequence[str]) -> Encodings:
         """Tokens of each text, by the library, in threads."""
         raw = self._raw.encode_batch(list(texts), add_special_tokens=False)
-        sizes = [len(one) for one in raw]
-        ids = np.fromiter(chain.from_iterable(one.ids for one in raw), np.int32, sum(sizes))
-        begins = _begins(raw, sum(sizes))
+        sizes = np.array([len(one) for one in raw], np.int64)
+        tokens = int(sizes.sum())
+        ids = np.fromiter(chain.from_iterable(one.ids for one in raw), np.int32, tokens)
+        begins = _begins(raw, tokens)
         if np.isin(ids, self._reserved).any():
-            ids, begins, sizes = self._without_specials(texts, ids, begins, edges(sizes))
+            ids, begins, sizes = self._spell_specials(ids, begins, edges(sizes))
         ends = edges(sizes)
         text, shifts = one_text(texts)
         shift = np.repeat(shifts, sizes)
         starts, first = word_starts(text, begins + shift)
         first = np.minimum(first - shift, np.repeat([len(one) for one in texts], sizes))
         # A token of mere space at the end of a text would lend its word to the next text.
-        starts[ends[:-1][np.array(sizes) > 0]] = True
+        starts[ends[:-1][sizes > 0]] = True
         return Encodings(Encoding(ids, starts, first), ends)
 
-    def _without_specials(
-        self, texts: Sequence[str], ids: np.ndarray, begins: np.ndarray, ends: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, list[int]]:
-        """The same without literal special tokens, which the model itself may read as such.
+    def _spell_specials(
+        self,
+        ids: Int[np.ndarray, " tokens"],
+        begins: Int[np.ndarray, " tokens"],
+        ends: Int[np.ndarray, " texts_and_1"],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, begins and sizes of the texts without special tokens that the model read in a text.
 
-        Some vocabularies hold them as ordinary pieces. Each is encoded in two halves.
+        Some vocabularies hold them as ordinary pieces. Each is spelled in two pieces.
         """
-        found = list(zip(np.split(ids, ends[1:-1]), np.split(begins, ends[1:-1]), strict=True))
-        for place, (one, _) in enumerate(found):
-            if np.isin(one, self._reserved).any():
-                found[place] = self._by_halves(texts[place])
-        all_ids, all_begins = (np.concatenate(each) for each in zip(*found, strict=True))
-        return all_ids, all_begins, [len(one) for one, _ in found]
+        counts = np.ones(len(ids), np.int64)
+        spelled = {
+            place: self._spelling[int(ids[place])] for place in self._places_of_specials(ids)
+        }
+        for place, some in spelled.items():
+            counts[place] = len(some)
+        last = edges(counts)
+        ids, begins = np.repeat(ids, counts), np.repeat(begins, counts)
+        for place, some in spelled.items():
+            here = slice(last[place], last[place + 1])
+            ids[here] = [id for id, _ in some]
+            begins[here] += np.array([offset for _, offset in some], begins.dtype)
+        return ids, begins, np.diff(last[ends])
 
-    def _by_halves(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        ids, begins = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-        for offset, part in self._halves(text):
-            one = self._raw.encode(part, add_special_tokens=False)
-            found = np.array(one.ids, np.int32)
-            found[np.isin(found, self._reserved)] = self.vocabulary.unknown
-            ids.append(found)
-            begins.append(_begins([one], len(found)) + offset)
-        return np.concatenate(ids), np.concatenate(begins)
+    def _places_of_specials(self, ids: Int[np.ndarray, " tokens"]) -> list[int]:
+        places: list[int] = np.flatnonzero(np.isin(ids, self._reserved)).tolist()
+        return places
 
-    def _halves(self, text: str) -> Iterator[tuple[int, str]]:
-        names = [self.token(i) for i in self._reserved]
-        lowered = text.lower()
-        cuts = {0, len(text)}
-        for name in names:
-            at = lowered.find(name.lower())
-            while at >= 0:
-                cuts.add(at + 1)
-                at = lowered.find(name.lower(), at + 1)
-        edges = sorted(cut for cut in cuts if cut <= len(text))
-        for begin, end in pairwise(edges):
-            yield begin, text[begin:end]
+    @cached_property
+    def _spelling(self) -> dict[int, list[tuple[int, int]]]:
+        """Of each special token, tokens that spell it, and the character at which each begins."""
+        found = {}
+        for reserved in self._reserved.tolist():
+            name = self.token(reserved)
+            parts = ((0, name[:1]), (1, name[1:]))
+            some = [
+                (token.id, offset + token.offsets[0])
+                for offset, part in parts
+                if part
+                for token in self._raw.model.tokenize(part)
+            ]
+            unknown, known = self.vocabulary.unknown, set(self._reserved.tolist())
+            some = [(unknown if id in known else id, at) for id, at in some]
+            found[reserved] = some or [(unknown, 0)]
+        return found
 
 
 def _begins(encodings: Sequence[tokenizers.Encoding], tokens: int) -> Int[np.ndarray, " tokens"]:

@@ -81,7 +81,7 @@ def test_packed_files(tmp_path):
 
 
 BROKEN = {
-    '{"text": "cut o': "not JSON: Unterminated string starting at at column 10.",
+    '{"text": "cut o': "not JSON: Unterminated string starting at column 10.",
     "[" * 100_000: "JSON that is nested too deeply.",
     '{"text": ' + "1" * 5000 + "}": "a whole number of more than 4300 digits.",
     '["a"]': "a list, not an object with fields.",

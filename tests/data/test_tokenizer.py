@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -39,6 +40,8 @@ def every(tmp_path_factory):
         found[kind] = train(kind)
         found[kind].save(folder / f"{kind}.json")
         found[f"{kind}.json"] = Tokenizer.load(folder / f"{kind}.json")
+    # It reads [MASK] in a text as its own, being an ordinary piece of it.
+    found["cased unigram"] = train("unigram", lowercase=False)
     return found
 
 
@@ -56,7 +59,7 @@ def test_special_tokens_alone_are_not_enough(tmp_path):
         Tokenizer.load(vocabulary_file(tmp_path / "only.txt", tokens=()))
 
 
-NAMES = ("vocab.txt", *KINDS, *(f"{kind}.json" for kind in KINDS))
+NAMES = ("vocab.txt", "cased unigram", *KINDS, *(f"{kind}.json" for kind in KINDS))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -226,11 +229,24 @@ PARTS += ["\x1c", "\x85", "\x00", "\U0001f600", "'s", *LITERALS]
 def test_a_text_has_the_tokens_that_the_library_gives_for_the_whole(every, texts):
     for name in NAMES:
         whole = every[name]._encode_whole(texts).split()
-        memory = Memory(every[name]._encode_whole, limit=10)
+        memory = Memory(every[name]._encode_whole, limit=200)
         for begin in (0, len(texts) // 2):  # the second time some is known, and some forgotten
             found = memory.encode(texts[begin:]).split()
             assert all(map(same, found, whole[begin:]))
         assert all(map(same, every[name].encode(texts), whole))
+
+
+@given(seed=st.integers(0, 100), limit=st.sampled_from([0, 500, 3000]))
+def test_what_is_remembered_is_bounded_and_changes_nothing(every, seed, limit):
+    draw = random.Random(seed)
+    memory = Memory(every["unigram"]._encode_whole, limit=limit)
+    for _ in range(10):
+        texts = ["".join(draw.choices(PARTS, k=draw.randint(1, 60))) for _ in range(5)]
+        whole = every["unigram"]._encode_whole(texts).split()
+        assert all(map(same, memory.encode(texts).split(), whole))
+        # Those of the last call are remembered in any case.
+        assert memory._size <= limit + sum(map(len, texts)) * 17
+        assert len(memory._known.edges) == len(memory._places) + 1 == len(memory._uses) + 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -252,6 +268,9 @@ def test_a_tokenizer_that_looks_across_spaces_encodes_whole_texts(every):
             [pre_tokenizers.Split(" a", "isolated"), pre_tokenizers.Whitespace()]
         )
 
+    def removing(raw):
+        raw.normalizer = tokenizers.normalizers.StripAccents()
+
     def whole_texts(raw):
         raw.pre_tokenizer = pre_tokenizers.ByteLevel(use_regex=False)
 
@@ -261,7 +280,7 @@ def test_a_tokenizer_that_looks_across_spaces_encodes_whole_texts(every):
     def nothing(raw):
         raw.pre_tokenizer = None
 
-    for change in (replacing, splitting, whole_texts, adding, nothing):
+    for change in (replacing, removing, splitting, whole_texts, adding, nothing):
         assert not divisible(made(change))
     found = Tokenizer(made(adding))
     assert "new list" in [found.token(i) for i in found.encode(["Return a new list."])[0].ids]

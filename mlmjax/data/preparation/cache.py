@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,7 +66,7 @@ def building(folder: Path, *, waiting: Callable[[], None]) -> Iterator[Path | No
 
     It is always the same one, and what lies in it stays if the process is killed, or the block ends
     with anything but a ``UserError``; so the next process finds what was finished. One process at a
-    time builds; another waits for it.
+    time builds; another waits for it. What lies in the place already is damaged, and goes.
 
     Args:
         folder: the place.
@@ -101,6 +100,8 @@ def building(folder: Path, *, waiting: Callable[[], None]) -> Iterator[Path | No
             yield None
             return
         _tidy(work)
+        if folder.exists():
+            shutil.rmtree(folder)
         try:
             yield work
         except UserError:
@@ -186,17 +187,10 @@ def _publish(work: Path, folder: Path) -> None:
     """Put the files of a finished work folder in its place."""
     for path in work.iterdir():
         if path.is_dir():
-            shutil.rmtree(path)
-    # The one who waits for the lock looks for it in the work folder, and finds none there.
-    (work / LOCK).unlink()
-    try:
-        work.rename(folder)
-    except OSError:
-        # What lies there is damaged. Moving it aside first keeps the place complete or absent.
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        folder.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
-        work.rename(folder)
+            shutil.rmtree(path, ignore_errors=True)
+    work.rename(folder)
+    # Whoever waits for the lock looks for it in the work folder, and finds none there.
+    (folder / LOCK).unlink()
     _sync(folder.parent)
 
 

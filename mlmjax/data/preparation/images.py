@@ -28,7 +28,7 @@ from mlmjax.data.preparation.image_records import (
 )
 from mlmjax.data.preparation.progress import Report
 from mlmjax.data.preparation.reading import MOST, TASK, Tally, grouped
-from mlmjax.data.preparation.workers import processes, spread
+from mlmjax.data.preparation.workers import processes, spread, workers_alive
 
 _LIBRARIES = ("mlmjax", "numpy", "pillow", "array_record")
 
@@ -62,6 +62,7 @@ def prepare_images(
     if cache.manifest(place) is None:
         with (
             cache.full_disk(place.parent, "; the same command goes on with what is finished"),
+            workers_alive(processes(workers)),
             cache.building(place, waiting=partial(report, cache.WAITING, 0, 0)) as work,
         ):
             if work is not None:

@@ -38,7 +38,7 @@ from mlmjax.data.preparation.sentences import sentence_starts
 from mlmjax.data.preparation.shards import Shards, ShardTask
 from mlmjax.data.preparation.spool import Block, Spool
 from mlmjax.data.preparation.tokenising import RowSettings
-from mlmjax.data.preparation.workers import processes, spread
+from mlmjax.data.preparation.workers import processes, spread, workers_alive
 from mlmjax.data.tokenizer import Tokenizer, TokenizerConfig
 
 NO_CLEANING = Cleaning()
@@ -115,6 +115,7 @@ def prepare(
     if cache.manifest(place) is None:
         with (
             cache.full_disk(place.parent, "; the same command goes on with what is finished"),
+            workers_alive(processes(workers)),
             cache.building(place, waiting=partial(report, cache.WAITING, 0, 0)) as work,
         ):
             if work is not None:

@@ -162,7 +162,8 @@ class Piece(NamedTuple):
 def encode(tokenizer: Tokenizer, texts: list[str]) -> Iterator[Piece]:
     """Tokens of each document in turn, a long one in several pieces.
 
-    Long documents are encoded in parts that end at a space, so that memory is bounded.
+    Long documents are encoded in parts that end at a space, so that memory is bounded: to a tokenizer that
+    looks across spaces, such a part is a text of its own.
     """
     starts = [np.array(sentence_starts(text)) for text in texts]
     parts: list[tuple[int, int, int]] = []

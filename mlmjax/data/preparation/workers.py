@@ -11,6 +11,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
@@ -42,6 +43,18 @@ def processes(asked: int) -> int:
     return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
+@contextmanager
+def workers_alive(workers: int) -> Iterator[None]:
+    """Say in a sentence that one was killed; to stand outside of what removes the work on bad input."""
+    try:
+        yield
+    except EndedError as error:
+        raise UserError(
+            f"A process that prepares the data {error}, perhaps for want of memory: use fewer "
+            f"(--data.workers {max(1, workers // 2)}). The same command goes on with what is finished."
+        ) from error
+
+
 def spread(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int
 ) -> Iterator[tuple[Task, Result]]:
@@ -56,7 +69,8 @@ def spread(
         workers: processes to use, this one included.
 
     Raises:
-        UserError: a process was killed, for instance for want of memory; or what the function raises.
+        EndedError: a process was killed, for instance for want of memory.
+        Exception: what the function raises.
     """
     todo: SimpleQueue[Task] = SimpleQueue()
     done: SimpleQueue[tuple[Task, Result] | BaseException] = SimpleQueue()
@@ -72,8 +86,6 @@ def spread(
             while not done.empty():
                 found.append(done.get())
             for one in found:
-                if isinstance(one, _EndedError):
-                    raise one.message(workers) from one
                 if isinstance(one, BaseException):
                     raise one
                 yield one
@@ -94,14 +106,8 @@ def _own(
     return task, function(task)
 
 
-class _EndedError(Exception):
+class EndedError(Exception):
     """A process ended that should not have."""
-
-    def message(self, workers: int) -> UserError:
-        return UserError(
-            f"A process that prepares the data {self}, perhaps for want of memory: use fewer "
-            f"(--data.workers {max(1, workers // 2)}). What is finished is kept."
-        )
 
 
 class _Helper(Generic[Task, Result]):
@@ -149,10 +155,10 @@ class _Helper(Generic[Task, Result]):
             to.write(cloudpickle.dumps((function, task)))
             to.flush()
             raised, result = pickle.load(back)
-        except (EOFError, BrokenPipeError) as error:
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
             status = self._process.wait()
             what = "was killed" if status < 0 else f"ended with status {status}"
-            raise _EndedError(what) from error
+            raise EndedError(what) from error
         if raised:
             raise result
         return result
@@ -172,18 +178,25 @@ def serve() -> None:
 
 
 def _answer(tasks: Any) -> bytes | None:
+    """Whether the next task failed, and its result or error; none where there are no more tasks."""
     try:
         function, task = pickle.load(tasks)
     except EOFError:
         return None
+    except BaseException as error:
+        return _failure(error)
     try:
         return pickle.dumps((False, function(task)))
     except BaseException as error:
-        told = traceback.format_exc()
-        error.add_note(told)
-        try:
-            answer = pickle.dumps((True, error))
-            pickle.loads(answer)  # what can be written cannot always be read
-        except Exception:
-            answer = pickle.dumps((True, RuntimeError(told)))
-        return answer
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> bytes:
+    told = "".join(traceback.format_exception(error))
+    error.add_note(told)
+    try:
+        answer = pickle.dumps((True, error))
+        pickle.loads(answer)  # what can be written cannot always be read
+    except Exception:
+        answer = pickle.dumps((True, RuntimeError(told)))
+    return answer

@@ -61,7 +61,8 @@ def parsed(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise UnreadableError(f"not JSON: {error.msg} at column {error.colno}.") from error
+        what = error.msg.removesuffix(" at")
+        raise UnreadableError(f"not JSON: {what} at column {error.colno}.") from error
     except RecursionError as error:
         raise UnreadableError("JSON that is nested too deeply.") from error
     except ValueError as error:

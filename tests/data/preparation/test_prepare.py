@@ -2,14 +2,19 @@
 
 import json
 import multiprocessing
+import os
 import re
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_texts import Documents, make_texts
+from made_texts import Documents, DocumentsPart, make_texts
 from pydantic import ValidationError
 
 from mlmjax.core.errors import UserError
@@ -197,10 +202,42 @@ def test_what_was_interrupted_goes_on_and_gives_the_same_bytes(source, tmp_path,
         assert first > 0.5  # two of four tasks were done before, this is the third
 
 
+@dataclass(frozen=True)
+class DeadlyPart(DocumentsPart):
+    """Kills any other process that reads it, as long as a file is there."""
+
+    marker: str = ""
+
+    def read(self, broken):
+        if Path(self.marker).exists() and os.getpid() != int(Path(self.marker).read_text()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.5)  # so that the other process has its turn
+        yield from super().read(broken)
+
+
+class Deadly(Documents):
+    def parts(self):
+        return [DeadlyPart(each.documents, marker=self.name) for each in super().parts()]
+
+
+def test_what_is_finished_stays_when_a_worker_is_killed(source, tmp_path):
+    marker = tmp_path / "marker"
+    deadly = Deadly(source.documents, per_part=20, name=str(marker))
+    expected = contents(make(deadly, tmp_path / "a").folder)
+    marker.write_text(str(os.getpid()))
+    with pytest.raises(UserError, match=r"was killed, .*--data\.workers 1\)\. The same command"):
+        make(deadly, tmp_path / "b", workers=2)
+    (work,) = (tmp_path / "b").iterdir()
+    assert list((work / "documents").glob("*.json"))
+    marker.unlink()
+    assert contents(make(deadly, tmp_path / "b", workers=2).folder) == expected
+    assert len(everything(tmp_path / "b")) == 1
+
+
 def test_what_was_finished_but_not_named_is_found(source, tmp_path, monkeypatch):
     expected = contents(make(source, tmp_path / "a").folder)
 
-    def interrupt(path):
+    def interrupt(path, **options):
         next(path.iterdir()).unlink()
         raise KeyboardInterrupt
 
@@ -321,7 +358,7 @@ def test_sources_that_give_no_row_are_told(tmp_path):
         assert everything(tmp_path) == []
 
     told([], "no text.*--data.root")
-    told([" ", "\0"], "no text .*of 2 documents: 2 empty")
+    told([" ", "\0"], "no text in .* .of 2 documents: 2 empty")
     told(["One sentence only."], "a single sentence.*--data.root")
     told(["Same. Same."], "repeats one text")
     told(["A b.", "C d."], "no training row.*--data.length", layout="pairs")
