@@ -153,11 +153,15 @@ def main() -> None:
             f"{side:14}{rate:10.2f}{last['peak'] / 2**30:10.2f}{last['loss']:8.3f}"
             f"{speed:8.0f}{alone:8.0f}{speed / alone:7.2f}"
         )
-    ratios = [block["transformers"]["seconds"] / block["mlmjax"]["seconds"] for block in blocks]
+    ratios, used = (
+        [block["transformers"][name] / block["mlmjax"][name] for block in blocks]
+        for name in ("seconds", "processor")
+    )
     memory = blocks[-1]["mlmjax"]["peak"] / blocks[-1]["transformers"]["peak"]
     print(
         f"mlmjax / transformers: images/s {statistics.median(ratios):.2f} "
-        f"({min(ratios):.2f} to {max(ratios):.2f}), peak memory {memory:.2f}"
+        f"({min(ratios):.2f} to {max(ratios):.2f}), by processor time {statistics.median(used):.2f}, "
+        f"peak memory {memory:.2f}"
     )
 
 

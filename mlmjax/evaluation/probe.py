@@ -18,14 +18,14 @@ from mlmjax.core.errors import UserError
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-COSTS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+COSTS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Inverse strengths of the L2 penalty that a linear probe chooses from; a lower one is a stronger penalty."""
 NEIGHBOURS = (1, 5, 10, 20)
 """Numbers of neighbours to choose from."""
 VALIDATION = 0.2
 """Share of the training rows on which is chosen."""
-ITERATIONS = 1000
-SMALL = 2_000_000
+ITERATIONS = 300
+SMALL = 50_000_000
 """Numbers in the training rows below which a probe takes one thread."""
 
 

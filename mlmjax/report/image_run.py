@@ -26,7 +26,7 @@ PICTURE, PROBES = "reconstructions.png", "probes.json"
 """Files in the run folder."""
 SHOWN = 8
 """Held-out images in the picture."""
-PROBED = 20_000
+PROBED = 10_000
 """Training images at most that probes are fitted to."""
 HELD_OUT = {"mask_loss": "mask_loss", "visible_loss": None, "pixel_error": "pixel_error"}
 """What the table shows where it is there, and the figure of flat patches that stands beside it."""
