@@ -18,7 +18,7 @@ from mlmjax.core.errors import UserError
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-COSTS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+COSTS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 """Inverse strengths of the L2 penalty that a linear probe chooses from; a lower one is a stronger penalty."""
 NEIGHBOURS = (1, 5, 10, 20)
 """Numbers of neighbours to choose from."""
