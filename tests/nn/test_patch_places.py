@@ -12,6 +12,7 @@ from mlmjax.core.types import Mask
 from mlmjax.nn.linear import sinusoids
 from mlmjax.nn.patches import gather_patches, scatter_patches, sine_cosine_2d
 
+WAVES = {hidden: sinusoids(6, hidden // 2) for hidden in (4, 8, 20)}
 VALUES = jax.random.normal(jax.random.key(0), (3, 12, 5))
 
 
@@ -52,10 +53,10 @@ def test_the_gradient_of_putting_back_is_taking_out() -> None:
 
 @given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([4, 8, 20]))
 def test_positions_are_those_of_columns_then_of_rows(high: int, wide: int, hidden: int) -> None:
-    found = sine_cosine_2d((high, wide), hidden).reshape(high, wide, hidden)
-    rows, columns = (np.asarray(sinusoids(count, hidden // 2)) for count in (high, wide))
+    found = np.asarray(sine_cosine_2d((high, wide), hidden)).reshape(high, wide, hidden)
+    waves = np.asarray(WAVES[hidden])
     for row, column in np.ndindex(high, wide):
-        wanted = np.concatenate([columns[column], rows[row]])
+        wanted = np.concatenate([waves[column], waves[row]])
         np.testing.assert_allclose(found[row, column], wanted, atol=1e-6)
 
 
