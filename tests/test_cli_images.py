@@ -165,6 +165,7 @@ def test_embed_writes_what_features_gives_and_the_same_bytes_twice(
     assert np.load("b.npz")["features"].shape == found["features"].shape
 
 
+@pytest.mark.slow
 def test_embed_texts_and_no_pictures_of_them(
     config: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +274,7 @@ def test_training_refuses_before_a_folder_is_made(
     assert not Path("runs/new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "sentence"),
     [({"only": 100}, "Not probed: A probe needs at least two classes"), ({".": 100}, "no labels")],

@@ -47,6 +47,7 @@ def masked(objective: MaskedAutoencoder, images: dict[str, np.ndarray]) -> np.nd
     return apart.repeat(PATCH[0], axis=1).repeat(PATCH[1], axis=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["drop", "vector", "zero", "noise", "swap"])
 def test_visible_patches_are_the_originals(kind: str) -> None:
     images = batch()

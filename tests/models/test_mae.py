@@ -171,6 +171,7 @@ def test_unused_places_are_seen_by_nobody(golden: dict) -> None:
     np.testing.assert_allclose(same, prediction, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_patches_may_be_replaced_by_a_learned_vector() -> None:
     """What stood there moves nothing; without the vector the option is named."""
     encoder = TINY.encoder.updated(masked_vector=True, class_token=False, image=(6, 12))
@@ -258,6 +259,7 @@ def test_dropout_follows_its_key() -> None:
         assert not np.array_equal(run(model, *other), found)
 
 
+@pytest.mark.slow
 def test_bfloat16_gives_bfloat16_states_and_float32_predictions() -> None:
     config = TINY.updated(
         encoder=TINY.encoder.updated(dtype="bfloat16"),

@@ -68,6 +68,19 @@ def test_padding_is_seen_by_nobody() -> None:
     assert not np.array_equal(first[1, 5:], second[1, 5:])
 
 
+def test_where_nothing_is_padding_no_mask_is_needed() -> None:
+    """With dropout on attention and without, and in packed rows that are full."""
+    model, every = stack(), Visibility(jnp.ones((2, 8), bool))
+    assert Visibility().mask() is None
+    for key in (None, KEY):
+        np.testing.assert_allclose(
+            model(HIDDEN, Visibility(), key).hidden, model(HIDDEN, every, key).hidden, atol=1e-6
+        )
+    documents = jnp.arange(8)[None] // jnp.array([[3], [5]])
+    full = Visibility(every.valid, documents)
+    np.testing.assert_array_equal(Visibility(documents=documents).mask(), full.mask())
+
+
 PACKED = Visibility(
     jnp.arange(8)[None] < jnp.array([8, 6])[:, None],
     jnp.array([[0, 0, 0, 1, 1, 1, 1, 2], [0, 0, 1, 1, 1, 1, 9, 9]]),
