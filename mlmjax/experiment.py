@@ -81,6 +81,17 @@ class Experiment(Config):
         fitted.objective.check(fitted.model, fitted.data.spec())
         return fitted
 
+    def resized(self, image: tuple[int, int]) -> Self:
+        """The experiment for images of another height and width.
+
+        Raises:
+            UserError: it is not of images, or the model's patches do not divide the size.
+        """
+        try:
+            return self.updated(model=self.model.resized(image), data=self.data.resized(image))
+        except ValidationError as error:
+            raise UserError(validation_message(error)) from error
+
 
 def shipped() -> dict[str, Path]:
     """The shipped config files by name: beside the package in a checkout, inside it in a wheel."""

@@ -81,6 +81,17 @@ def test_help_shows_the_options(capsys: pytest.CaptureFixture) -> None:
     assert "vocabulary.padding" not in said
 
 
+def test_options_reach_into_parts_that_may_be_missing(capsys: pytest.CaptureFixture) -> None:
+    for config, option in (
+        ("mae_tiny", "--model.decoder.layers"),
+        ("bert_tiny", "--objective.ratio-schedule.steps"),
+    ):
+        assert option in refused(capsys, "train", config, option, "0")
+        with pytest.raises(SystemExit):
+            main(["train", config, "--help"])
+        assert option in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -88,7 +99,6 @@ def test_help_shows_the_options(capsys: pytest.CaptureFixture) -> None:
         (("--run.steps", "0"), "--run.steps: Input should be greater than 0 (got 0)"),
         (("--model.heads", "3"), "--model: hidden 32 is not a multiple of heads 3"),
         (("--run.folder", "small.py/run"), "small.py/run cannot be written"),
-        (("objective.ratio-schedule:ratio-schedule",), "RatioSchedule"),
         (("--run.steps", "many"), "--run.steps"),
         (("--objective.selection.ratio", "1.5"), "--objective.selection.ratio: Input"),
         (("--data.root", "nowhere"), "nowhere"),

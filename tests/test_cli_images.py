@@ -16,13 +16,13 @@ from mlmjax.cli import main
 from mlmjax.data.images import ImageData
 from mlmjax.evaluation.features import features
 from mlmjax.evaluation.given import picture_batches, picture_files
-from mlmjax.evaluation.trained import load_trained
 from mlmjax.experiment import Experiment, RunConfig
 from mlmjax.masking import RandomPatches
 from mlmjax.models.mae import DecoderConfig, MaeConfig
 from mlmjax.models.vit import VitConfig
 from mlmjax.objectives.mae import MaskedAutoencoder
 from mlmjax.optim import AdamW, WarmupSchedule
+from mlmjax.training.folder import load
 from tests.commands import refused
 from tests.conftest import CONFIG
 
@@ -151,7 +151,7 @@ def test_embed_writes_what_features_gives_and_the_same_bytes_twice(
     assert Path("a.npz").read_bytes() == Path("b.npz").read_bytes()
     found = np.load("a.npz")
     assert found["names"].tolist()[:2] == ["pictures/light/03.png", "pictures/dark/00.png"]
-    run = load_trained("runs/small")
+    run = load("runs/small")
     assert run.step == 4
     batches = list(picture_batches(run, picture_files(given)))
     assert (found["features"] == features(run.model, batches)).all()
@@ -235,7 +235,7 @@ PNG = "pictures/dark/00.png"
         (("embed", "runs/small", "bad.png"), "bad.png"),
         (("embed", "runs/small"), "nothing to embed"),
         (("embed", "runs/small", PNG, "--out", "."), "Is a directory"),
-        (("fill-mask", "runs/small", "a [MASK]"), "tokenizer.json"),
+        (("fill-mask", "runs/small", "a [MASK]"), "is not of text"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_is_written(

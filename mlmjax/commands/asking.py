@@ -48,6 +48,7 @@ def _with_options(
                 description=description,
                 default=experiment,
                 args=options,
+                config=(tyro.conf.AvoidSubcommands,),
             )
     except SystemExit as end:
         # tyro shows a class's objection in a box, without the option's name; it is said here instead.

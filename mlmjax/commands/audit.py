@@ -14,9 +14,10 @@ USAGE = """usage: mlmjax audit CONFIG [--examples N] [--epochs E] [--step S] [--
                     [--dotted.option VALUE ...] [--trust-code]
 
 Draws the masks of N training examples (default 2048) in E epochs (default 2), as training would from step S on
-(default 0) but without a model, and says what they are like: shares, positions, lengths, tokens, and what must
-not be. --json prints the figures as one object; a picture goes to FILE (default audit_CONFIG.png). Exit status 1:
-a must is broken. `mlmjax audit CONFIG --help` shows all options of a config.
+(default 0) but without a model, and says what they are like: of text shares, positions, lengths and tokens, of
+images how often each patch is hidden and the sizes of connected blocks; and what must not be. --json prints the
+figures as one object; a picture goes to FILE (default audit_CONFIG.png). Exit status 1: a must is broken.
+`mlmjax audit CONFIG --help` shows all options of a config.
 """
 
 

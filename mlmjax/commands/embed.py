@@ -52,9 +52,9 @@ def run(arguments: list[str]) -> None:
 
     from mlmjax.evaluation.features import check, features
     from mlmjax.evaluation.given import picture_batches, picture_files, text_batches
-    from mlmjax.evaluation.trained import load_trained
+    from mlmjax.training.folder import load
 
-    trained = load_trained(asked.run, size=size, trust_code=asked.trust_code)
+    trained = load(asked.run, size=size, trust_code=asked.trust_code)
     check(trained.model, layer=asked.layer, pooling=asked.pooling)
     if trained.tokenizer is None:
         paths = picture_files(asked.given)

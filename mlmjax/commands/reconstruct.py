@@ -9,8 +9,8 @@ from mlmjax.core.errors import UserError
 from mlmjax.report.places import check_place
 
 if TYPE_CHECKING:
-    from mlmjax.evaluation.trained import Trained
     from mlmjax.objectives.mae import MaskedAutoencoder
+    from mlmjax.training.folder import Run
 
 DESCRIPTION = """Hide part of pictures, have the model of a run predict it, and draw both beside the original.
 
@@ -45,12 +45,12 @@ def run(arguments: list[str]) -> None:
     from mlmjax.core.types import Context
     from mlmjax.evaluation.given import picture_batches, picture_files
     from mlmjax.evaluation.reconstruct import Reconstruction, reconstruct, remark
-    from mlmjax.evaluation.trained import load_trained
     from mlmjax.report.images import grid, write_png
+    from mlmjax.training.folder import load
 
     paths = picture_files(asked.image)
-    trained = load_trained(asked.run, size=size, trust_code=asked.trust_code)
-    objective = _objective(trained, asked.run, ratio=asked.ratio)
+    trained = load(asked.run, size=size, trust_code=asked.trust_code)
+    objective = _objective(trained, ratio=asked.ratio)
     context = Context.of(seed, step=trained.config.run.steps)
     found = [
         reconstruct(objective, trained.model, batch, context, statistics=asked.statistics)
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> None:
     print(f"{said} The picture is in {asked.out}.")
 
 
-def _objective(trained: "Trained", folder: str, *, ratio: float | None) -> "MaskedAutoencoder":
+def _objective(trained: "Run", *, ratio: float | None) -> "MaskedAutoencoder":
     """The objective of a run, with another ratio where one is asked for.
 
     Raises:
@@ -74,11 +74,11 @@ def _objective(trained: "Trained", folder: str, *, ratio: float | None) -> "Mask
     objective = trained.config.objective
     if trained.tokenizer is not None:
         raise UserError(
-            f"The run in {folder} is of text, of which nothing can be drawn: see `mlmjax fill-mask`."
+            f"The run in {trained.folder} is of text, of which nothing can be drawn: see `mlmjax fill-mask`."
         )
     if not isinstance(objective, MaskedAutoencoder):
         raise UserError(
-            f"The run in {folder} was trained with {type(objective).__name__}, which predicts no pixels."
+            f"The run in {trained.folder} was trained with {type(objective).__name__}, which predicts no pixels."
         )
     if ratio is None:
         return objective

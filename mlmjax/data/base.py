@@ -2,13 +2,14 @@
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, Self, runtime_checkable
 
 import jax
 import numpy as np
 from pydantic import Field
 
 from mlmjax.core.config import Config
+from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.data.preparation.progress import Report
 
@@ -43,6 +44,14 @@ class Data(Config):
     def abstract_vocabulary(self) -> Vocabulary | None:
         """The vocabulary to expect before any data is read; None where examples are not tokens."""
         return None
+
+    def resized(self, image: tuple[int, int]) -> Self:
+        """The same data, its images shown in another height and width.
+
+        Raises:
+            UserError: it holds no images.
+        """
+        raise UserError(f"{type(self).__name__} holds no images: leave the size away.")
 
 
 @runtime_checkable

@@ -107,6 +107,9 @@ class ImageData(Data):
         )
         return PreparedImages.open(folder, recipe)
 
+    def resized(self, image: tuple[int, int]) -> Self:
+        return self.updated(size=image)
+
     def spec(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and types of a global batch, without any data."""
         depth = jnp.uint8 if self.bits == 8 else jnp.uint16

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.documents import normalise
+from mlmjax.data.tokenizer import Tokenizer
 from mlmjax.nn.attention import Visibility
 from mlmjax.training.folder import Run
 
@@ -44,9 +45,12 @@ def fill_mask(run: Run, text: str, *, top: int = 5) -> Filled:
     """Fill each mask token of a text.
 
     Raises:
-        UserError: the text has no mask, or is longer than the model's rows.
+        UserError: the run is not of text; or the text has no mask, or is longer than the model's rows.
     """
-    tokenizer, vocabulary = run.tokenizer, run.tokenizer.vocabulary
+    tokenizer = run.tokenizer
+    if tokenizer is None:
+        raise UserError(f"The run in {run.folder} is not of text, so it fills no masks in one.")
+    vocabulary = tokenizer.vocabulary
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -66,8 +70,8 @@ def fill_mask(run: Run, text: str, *, top: int = 5) -> Filled:
     graph, parameters = nnx.split(run.model)
     logits = np.array(_logits(graph, parameters, row, valid, places[None]))[0]
     logits[:, list(vocabulary.special)] = -np.inf
-    masks = [_candidates(run, each, top) for each in logits]
-    return Filled(text, masks, _best(run, text, masks))
+    masks = [_candidates(tokenizer, each, top) for each in logits]
+    return Filled(text, masks, _best(tokenizer, text, masks))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -83,19 +87,19 @@ def _logits(
     return model.mlm_logits(jnp.take_along_axis(hidden, places[..., None], axis=1))
 
 
-def _candidates(run: Run, logits: np.ndarray, top: int) -> list[Candidate]:
+def _candidates(tokenizer: Tokenizer, logits: np.ndarray, top: int) -> list[Candidate]:
     probabilities = np.exp(logits - logits.max())
     probabilities /= probabilities.sum()
     best = np.argsort(-probabilities, kind="stable")[:top]
-    return [Candidate(run.tokenizer.token(int(i)), float(probabilities[i])) for i in best]
+    return [Candidate(tokenizer.token(int(i)), float(probabilities[i])) for i in best]
 
 
-def _best(run: Run, text: str, masks: list[list[Candidate]]) -> str:
+def _best(tokenizer: Tokenizer, text: str, masks: list[list[Candidate]]) -> str:
     """The text, normalised as the model reads it, with each mask replaced by its first candidate."""
-    pieces = normalise(text).split(run.tokenizer.mask_token)
+    pieces = normalise(text).split(tokenizer.mask_token)
     filled = pieces[0]
     for candidates, piece in zip(masks, pieces[1:], strict=True):
-        filled += run.tokenizer.spelled(candidates[0].token) + piece
+        filled += tokenizer.spelled(candidates[0].token) + piece
     return filled
 
 

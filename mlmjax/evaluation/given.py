@@ -13,8 +13,8 @@ from mlmjax.data.image_rows import View
 from mlmjax.data.image_sources.folder import is_image
 from mlmjax.data.images import ImageData
 from mlmjax.data.sources.lines import UnreadableError
-from mlmjax.evaluation.trained import Trained
 from mlmjax.models.mae import Mae
+from mlmjax.training.folder import Run
 
 Arrays = dict[str, np.ndarray]
 
@@ -40,7 +40,7 @@ def picture_files(given: Sequence[str]) -> list[Path]:
     return found
 
 
-def picture_batches(run: Trained, paths: Sequence[Path], *, batch: int = 32) -> Iterator[Arrays]:
+def picture_batches(run: Run, paths: Sequence[Path], *, batch: int = 32) -> Iterator[Arrays]:
     """Pictures as the model reads them: the largest part in the middle, scaled to its size.
 
     Args:
@@ -95,7 +95,7 @@ def _picture(path: Path, view: View, patch: tuple[int, int]) -> Pixels:
     return view.fit(pixels)
 
 
-def text_batches(run: Trained, texts: Sequence[str], *, batch: int = 32) -> Iterator[Arrays]:
+def text_batches(run: Run, texts: Sequence[str], *, batch: int = 32) -> Iterator[Arrays]:
     """Texts as rows, [CLS] before and [SEP] after each; a literal [MASK] is text.
 
     Args:

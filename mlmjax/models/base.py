@@ -5,6 +5,7 @@ from typing import Self
 from flax import nnx
 
 from mlmjax.core.config import Config
+from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
 
 
@@ -22,3 +23,11 @@ class ModelConfig(Config):
             UserError: the config contradicts the data.
         """
         return self
+
+    def resized(self, image: tuple[int, int]) -> Self:
+        """The same model for images of another height and width; its parameters keep their shapes.
+
+        Raises:
+            UserError: it reads no images.
+        """
+        raise UserError(f"{type(self).__name__} is no model of images: leave the size away.")

@@ -20,7 +20,7 @@ from mlmjax.models.mae import Mae, MaeConfig
 from mlmjax.objectives.mae import MaskedAutoencoder
 from mlmjax.report.images import grid, write_png
 from mlmjax.report.run import RunReport
-from mlmjax.training.state import Parameters, build_parameters
+from mlmjax.training.state import Parameters
 
 PICTURE, PROBES = "reconstructions.png", "probes.json"
 """Files in the run folder."""
@@ -123,7 +123,7 @@ class ImageRun(RunReport):
     def _probe(self, model: Mae) -> dict[str, float]:
         """Accuracies of the probes of the trained encoder, of a random one, and of raw pixels."""
         program, seed = self.program, self.program.experiment.run.seed
-        random = nnx.merge(program.graph, build_parameters(program.experiment.model, seed))
+        random = nnx.merge(program.graph, program.initial_parameters())
         readers: dict[str, Read] = {
             "": lambda batches: features(model, batches),
             "random_": lambda batches: features(random, batches),

@@ -52,12 +52,21 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with what belongs to it."""
+    """A trained model with what belongs to it.
+
+    Attributes:
+        model: the module.
+        config: the experiment, fitted to its data.
+        step: of the checkpoint.
+        folder: from which it was read.
+        tokenizer: where examples are texts.
+    """
 
     model: Any
-    tokenizer: Tokenizer
     config: Experiment
     step: int
+    folder: str
+    tokenizer: Tokenizer | None = None
 
 
 class RunFolder:
@@ -214,21 +223,36 @@ class RunFolder:
         return sinks
 
 
-def load(folder: epath.PathLike, *, step: int | None = None, trust_code: bool = False) -> Run:
-    """The model of a run folder, with its tokenizer and config.
+def load(
+    folder: epath.PathLike,
+    *,
+    step: int | None = None,
+    size: tuple[int, int] | None = None,
+    trust_code: bool = False,
+) -> Run:
+    """The model of a run folder, with its config and, of text, its tokenizer.
 
     Args:
         folder: a local path, or any that ``etils.epath`` reads.
         step: of the checkpoint; by default the newest.
+        size: height and width of the images that the model is to read, if not those that it was trained on: its
+            positions are then interpolated.
         trust_code: run the config file that is kept in the folder, if the run was made with one.
 
     Raises:
-        UserError: the folder holds no run or no checkpoint.
+        UserError: the folder holds no run or no checkpoint; or the size is not one that the model can read.
     """
     files = RunFolder(folder)
     config = files.read_config(trust_code=trust_code)
-    tokenizer = Tokenizer.load(files.tokenizer)
-    fitted = config.fitted(tokenizer.vocabulary)
+    if size is not None:
+        try:
+            config = config.resized(size)
+        except UserError as error:
+            raise UserError("--size {} {}: {}".format(*size, error)) from error
+    tokenizer = None
+    if config.data.abstract_vocabulary() is not None:
+        tokenizer = Tokenizer.load(files.tokenizer)
+    fitted = config.fitted(None if tokenizer is None else tokenizer.vocabulary)
     graph, model = module_graph(fitted.model)
     step = files.latest_step() if step is None else step
     if step is None:
@@ -238,7 +262,7 @@ def load(folder: epath.PathLike, *, step: int | None = None, trust_code: bool = 
         )
     with Checkpoints(files.checkpoints) as checkpoints:
         parameters = checkpoints.restore_parameters(_here(shapes(model)), step)
-    return Run(nnx.merge(graph, parameters), tokenizer, fitted, step)
+    return Run(nnx.merge(graph, parameters), fitted, step, str(files.path), tokenizer)
 
 
 def manifest(experiment: Experiment, prepared: Prepared) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from mlmjax.sharding import batch_sharding, check_batch, replicated
 from mlmjax.training.state import (
     Parameters,
     TrainState,
+    build_parameters,
     initial_state,
     module_graph,
     shapes,
@@ -79,6 +80,11 @@ class Program:
         """The state before the first step, each shard made where it lies."""
         create = _creation(self.experiment, self.optimizer, self.state.metrics)
         return jax.jit(create, out_shardings=self._shardings())()
+
+    def initial_parameters(self) -> Parameters:
+        """The parameters of :meth:`initial_state` alone, such as an encoder that has learned nothing."""
+        create = partial(build_parameters, self.experiment.model, self.experiment.run.seed)
+        return jax.jit(create, out_shardings=self._shardings().parameters)()
 
     def step(self) -> Any:
         """The jitted step: (state, batch) -> (state, report). The state's buffers are donated."""

@@ -14,14 +14,18 @@ import pytest
 from rich.console import Console
 
 from mlmjax.core.errors import UserError
-from mlmjax.data.tokenizer import Tokenizer
+from mlmjax.data.images import ImageData
 from mlmjax.experiment import Experiment
+from mlmjax.models.mae import DecoderConfig, MaeConfig
+from mlmjax.models.vit import VitConfig
+from mlmjax.objectives.mae import MaskedAutoencoder
 from mlmjax.pretraining import pretrain
 from mlmjax.report.terminal import Terminal
 from mlmjax.training.checkpoint import Checkpoints
 from mlmjax.training.folder import RunFolder, load
 from mlmjax.training.metrics import read_records
 from mlmjax.training.step import Program
+from tests.data.made_images import noise, write_folder
 
 CLOCKED = ("per_second", "seconds", "bytes")
 
@@ -44,12 +48,36 @@ def quiet() -> Terminal:
     return Terminal(Console(quiet=True))
 
 
+@pytest.fixture
+def of_images(experiment: Experiment, tmp_path: Path) -> Experiment:
+    """A masked autoencoder of images that are cropped and mirrored at random; a batch ends amid an epoch."""
+    root = tmp_path / "pictures"
+    names = [f"{label}/{number}" for label in ("dark", "light") for number in range(9)]
+    write_folder(root, {name: noise(seed=seed) for seed, name in enumerate(names)})
+    sizes = {"layers": 1, "hidden": 16, "heads": 2, "mlp": 32}
+    return experiment.updated(
+        model=MaeConfig(
+            encoder=VitConfig(image=(12, 8), patch=(3, 2), **sizes), decoder=DecoderConfig(**sizes)
+        ),
+        objective=MaskedAutoencoder(),
+        data=ImageData(
+            root=str(root),
+            size=(12, 8),
+            batch=8,
+            heldout=0.3,
+            crop=(0.2, 1.0),
+            flip=True,
+            cache=str(tmp_path / "cache"),
+        ),
+    )
+
+
 def parameters(experiment: Experiment) -> dict[str, np.ndarray]:
     """Everything in the newest checkpoint."""
     files = RunFolder(experiment.run.folder)
     step = files.latest_step()
     assert step == experiment.run.steps
-    program = Program.of(experiment.fitted(Tokenizer.load(files.tokenizer).vocabulary))
+    program = Program.of(load(files.path).config)
     with Checkpoints(files.checkpoints) as checkpoints:
         return jax.device_get(checkpoints.restore(program.state, step))
 
@@ -79,11 +107,15 @@ def cut_off(experiment: Experiment, tmp_path: Path, how: str) -> subprocess.Comp
     )
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("experiment", "SIGKILL"), ("experiment", "SIGTERM"), ("of_images", "SIGKILL")],
+)
 def test_a_killed_run_ends_as_the_uninterrupted_one(
-    experiment: Experiment, tmp_path: Path, how: str
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, how: str
 ) -> None:
-    whole, cut = experiment, elsewhere(experiment, tmp_path / "cut")
+    whole: Experiment = request.getfixturevalue(kind)
+    cut = elsewhere(whole, tmp_path / "cut")
     pretrain(whole, terminal=quiet())
     ended = cut_off(cut, tmp_path, how)
     if how == "SIGKILL":
