@@ -5,7 +5,12 @@
 Source of the data: Xiao et al. 2017, "Fashion-MNIST: a novel image dataset for benchmarking machine learning
 algorithms"; the folder is that of Debian's package dataset-fashion-mnist, and any with the four files will do. The
 10,000 images of the t10k files are held out. The recipe is MAE's (He et al. 2022, appendix A.1) for a small model,
-without crops and flips, for ten epochs on a CPU. Not trained to its end here; its step is timed in benchmarks/.
+without crops and flips, for ten epochs on a CPU.
+
+Cost: 25 minutes on two cores that had other work as well; a step takes 0.55 s. Result: an error of held-out
+normalised pixels of 0.40, where patches of one colour give 0.64. Of the 10,000 held-out images a linear probe on
+10,000 training images tells 82.5% (of a random encoder 77.3%, of raw pixels 83.3%), and k-NN 81.2% (66.8%, 82.3%):
+brightness, which tells much of clothes, is what normalised pixels do not ask for.
 """
 
 from mlmjax.data.images import ImageData
