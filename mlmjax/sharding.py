@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from pydantic import field_validator
 
 from mlmjax.core.config import Config
@@ -24,6 +24,10 @@ RULES: dict[str | None, str | tuple[str, ...] | None] = {
     "layers": None,
     None: None,
 }
+
+
+AnyMesh = Mesh | AbstractMesh
+"""Devices that are there, or the shape of a mesh alone."""
 
 
 class MeshConfig(Config):
@@ -80,17 +84,17 @@ class MeshConfig(Config):
         )
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
+def batch_sharding(mesh: AnyMesh) -> NamedSharding:
     """Examples over ``data`` and ``fsdp``."""
     return NamedSharding(mesh, PartitionSpec(RULES["batch"]))
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: AnyMesh) -> NamedSharding:
     """The whole value on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
-def check_batch(mesh: Mesh, batch: int, *, accumulate: int) -> None:
+def check_batch(mesh: AnyMesh, batch: int, *, accumulate: int) -> None:
     """Refuse a batch that the mesh and the micro-batches do not divide.
 
     Raises:
@@ -105,7 +109,7 @@ def check_batch(mesh: Mesh, batch: int, *, accumulate: int) -> None:
         )
 
 
-def parameter_shardings(mesh: Mesh, state: nnx.State) -> dict[str, Any]:
+def parameter_shardings(mesh: AnyMesh, state: nnx.State) -> dict[str, Any]:
     """A sharding for each parameter, as nested dicts, from its logical axes.
 
     Raises:
@@ -121,7 +125,7 @@ def parameter_shardings(mesh: Mesh, state: nnx.State) -> dict[str, Any]:
 
 
 def _check_divides(
-    mesh: Mesh,
+    mesh: AnyMesh,
     shape: tuple[int, ...],
     spec: PartitionSpec,
     axes: tuple[str | None, ...],

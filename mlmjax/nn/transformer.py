@@ -25,6 +25,8 @@ def gelu(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return values * (0.5 + 0.5 * jax.lax.erf(values * math.sqrt(0.5)))
 
 
+Remat = Literal["none", "dots", "full"]
+
 ACTIVATIONS = {
     "gelu": gelu,
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
@@ -55,7 +57,7 @@ class TransformerConfig(Config):
     """Rate on attention probabilities; only where it is 0 is a fused attention kernel used."""
     attention: Implementation = "xla"
     """Implementation of attention: ``cudnn`` for NVIDIA GPUs in half precision."""
-    remat: Literal["none", "dots", "full"] = "dots"
+    remat: Remat = "dots"
     """What the backward pass computes again: nothing, all but the products with parameters, or everything."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute type; parameters, norms, softmax and losses are float32."""

@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from mlmjax.core import prng
 from mlmjax.core.types import Metric
 from mlmjax.models.base import ModelConfig
-from mlmjax.sharding import parameter_shardings, replicated, shardings_like
+from mlmjax.sharding import AnyMesh, parameter_shardings, replicated, shardings_like
 
 Parameters = dict[str, Any]
 """Nested dicts of arrays, named as the module's attributes are."""
@@ -82,7 +81,7 @@ def initial_state(
     )
 
 
-def state_shardings(mesh: Mesh, abstract: TrainState, model: nnx.State) -> TrainState:
+def state_shardings(mesh: AnyMesh, abstract: TrainState, model: nnx.State) -> TrainState:
     """A sharding for each leaf: parameters by their logical axes, and the optimizer's copies alike."""
     whole: Any = replicated(mesh)
     of_parameters = parameter_shardings(mesh, model)

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
 from mlmjax.core import prng
 from mlmjax.core.types import Batch, Context, Loss, Metric
 from mlmjax.experiment import Experiment
 from mlmjax.objectives.base import Objective, Work
-from mlmjax.sharding import batch_sharding, check_batch, replicated
+from mlmjax.sharding import AnyMesh, batch_sharding, check_batch, replicated
 from mlmjax.training.state import (
     Parameters,
     TrainState,
@@ -46,14 +46,14 @@ class Program:
     """
 
     experiment: Experiment
-    mesh: Mesh
+    mesh: AnyMesh
     graph: nnx.GraphDef
     optimizer: optax.GradientTransformation
     state: TrainState
     batch: dict[str, jax.ShapeDtypeStruct]
 
     @classmethod
-    def of(cls, experiment: Experiment, mesh: Mesh | None = None) -> "Program":
+    def of(cls, experiment: Experiment, mesh: AnyMesh | None = None) -> "Program":
         """The program of a fitted experiment, by default on its own mesh; nothing is computed yet.
 
         Raises:

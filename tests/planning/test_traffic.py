@@ -1,0 +1,129 @@
+"""What a compiled program moves, read from its text: by hand, and from programs that are compiled here."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from mlmjax.planning.hlo import Traffic, traffic
+
+LOOP = """
+HloModule jit_f, entry_computation_layout={(f32[4,8]{1,0})->f32[4,8]{1,0}}
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add.1 = f32[] add(%a, %b)
+}
+
+%sliced (p.0: f32[12,4,8], p.1: s32[]) -> f32[4,8] {
+  %p.0 = f32[12,4,8]{2,1,0} parameter(0)
+  %p.1 = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %slice = f32[1,4,8]{2,1,0} dynamic-slice(%p.0, %p.1, %zero, %zero), dynamic_slice_sizes={1,4,8}
+  ROOT %reshaped = f32[4,8]{1,0} bitcast(%slice)
+}
+
+%written (q.0: f32[12,4,8], q.1: f32[4,8], q.2: s32[]) -> f32[12,4,8] {
+  %q.0 = f32[12,4,8]{2,1,0} parameter(0)
+  %q.1 = f32[4,8]{1,0} parameter(1)
+  %q.2 = s32[] parameter(2)
+  %zero.1 = s32[] constant(0)
+  %one = f32[1,4,8]{2,1,0} bitcast(%q.1)
+  ROOT %put = f32[12,4,8]{2,1,0} dynamic-update-slice(%q.0, %one, %q.2, %zero.1, %zero.1)
+}
+
+%body (state: (s32[], f32[12,4,8], f32[12,4,8])) -> (s32[], f32[12,4,8], f32[12,4,8]) {
+  %state = (s32[], f32[12,4,8]{2,1,0}, f32[12,4,8]{2,1,0}) parameter(0)
+  %turn = s32[] get-tuple-element(%state), index=0
+  %read = f32[12,4,8]{2,1,0} get-tuple-element(%state), index=1
+  %stack = f32[12,4,8]{2,1,0} get-tuple-element(%state), index=2
+  %row = f32[4,8]{1,0} fusion(%read, %turn), kind=kLoop, calls=%sliced
+  %reduced = f32[4,8]{1,0} all-reduce(%row), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%sum
+  %whole = f32[12,4,8]{2,1,0} fusion(%stack, %reduced, %turn), kind=kLoop, calls=%written
+  ROOT %next = (s32[], f32[12,4,8]{2,1,0}, f32[12,4,8]{2,1,0}) tuple(%turn, %read, %whole)
+}
+
+%condition (state.1: (s32[], f32[12,4,8], f32[12,4,8])) -> pred[] {
+  %state.1 = (s32[], f32[12,4,8]{2,1,0}, f32[12,4,8]{2,1,0}) parameter(0)
+  %counter = s32[] get-tuple-element(%state.1), index=0
+  %bound = s32[] constant(12)
+  ROOT %below = pred[] compare(%counter, %bound), direction=LT
+}
+
+ENTRY %main (x: f32[12,4,8], y: f32[12,4,8]) -> f32[12,4,8] {
+  %x = f32[12,4,8]{2,1,0} parameter(0)
+  %y = f32[12,4,8]{2,1,0} parameter(1)
+  %start = s32[] constant(0)
+  %begin = (s32[], f32[12,4,8]{2,1,0}, f32[12,4,8]{2,1,0}) tuple(%start, %x, %y)
+  %loop = (s32[], f32[12,4,8]{2,1,0}, f32[12,4,8]{2,1,0}) while(%begin), condition=%condition, body=%body
+  %fast = f32[12,4,8]{2,1,0:T(8,128)S(1)} copy(%x)
+  ROOT %done = f32[12,4,8]{2,1,0} get-tuple-element(%loop), index=2
+}
+"""
+
+
+def test_a_loop_counts_for_its_turns_and_slices_for_themselves() -> None:
+    found = traffic(LOOP)
+    row, whole, counter = 4 * 8 * 4, 12 * 4 * 8 * 4, 4
+    assert found.unknown_loops == 0
+    assert found.between["all-reduce"].count == 12
+    assert found.between["all-reduce"].bytes == 12 * row
+    assert found.sent == 12 * 2 * 3 / 4 * row
+    cut, reduced, put = 2 * row + counter, 2 * row, row + row + counter
+    # What is on the chip (S(1)) costs nothing to write.
+    assert found.memory == 12 * (cut + reduced + put) + whole
+
+
+def test_a_loop_without_a_known_end_is_told() -> None:
+    found = traffic(LOOP.replace("constant(12)", "add(%counter, %counter)"))
+    assert found.unknown_loops == 1
+    assert found.between["all-reduce"].count == 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "devices"),
+    [
+        ("{{0,1},{2,3}}", 2),
+        ("[2,4]<=[8]", 4),
+        ("[4,2]<=[2,4]T(1,0)", 2),
+        ("mesh['a'=4,'b'=2] {'a'}", 4),
+        ("mesh['a'=4,'b'=2] {'a','b'}", 8),
+    ],
+)
+def test_groups_of_devices_in_all_notations(groups: str, devices: int) -> None:
+    found = traffic(LOOP.replace("{{0,1,2,3},{4,5,6,7}}", groups))
+    assert found.sent == pytest.approx(12 * 2 * (devices - 1) / devices * 4 * 8 * 4)
+
+
+def test_an_operation_of_one_device_with_itself_is_none() -> None:
+    assert not traffic(LOOP.replace("{{0,1,2,3},{4,5,6,7}}", "{{0},{1}}")).between
+
+
+def compiled(function: object, *arguments: jax.Array) -> Traffic:
+    return traffic(jax.jit(function).lower(*arguments).compile().as_text())
+
+
+def test_a_product_over_eight_devices_is_added_up_once() -> None:
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    left = jax.device_put(jnp.ones((4, 64)), NamedSharding(mesh, PartitionSpec(None, "x")))
+    right = jax.device_put(jnp.ones((64, 6)), NamedSharding(mesh, PartitionSpec("x", None)))
+    found = compiled(jnp.matmul, left, right)
+    assert found.between["all-reduce"].count == 1
+    assert found.between["all-reduce"].bytes == 4 * 6 * 4
+    assert found.memory >= (4 * 8 + 8 * 6 + 4 * 6) * 4
+
+
+def test_a_compiled_scan_counts_for_its_length() -> None:
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    kernels = jax.device_put(
+        jnp.ones((5, 64, 64)), NamedSharding(mesh, PartitionSpec(None, "x", None))
+    )
+    rows = jax.device_put(jnp.ones((8, 64)), NamedSharding(mesh, PartitionSpec("x", None)))
+
+    def scanned(rows: jax.Array, kernels: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda rows, kernel: (rows @ kernel, None), rows, kernels)[0]
+
+    found = compiled(scanned, rows, kernels)
+    assert sum(each.count for each in found.between.values()) % 5 == 0
+    assert found.sent > 0
