@@ -11,9 +11,9 @@ from mlmjax.optim import AdamW, WarmupSchedule
 from mlmjax.pretraining import pretrain
 from mlmjax.report.terminal import Terminal
 from mlmjax.training.checkpoint import Checkpoints
-from mlmjax.training.folder import RunFolder
 from mlmjax.training.loop import IN_FLIGHT, DivergedError, stop_if_diverged
 from mlmjax.training.metrics import read_records
+from mlmjax.training.state import TrainState
 
 
 def quiet() -> Terminal:
@@ -47,10 +47,14 @@ def test_a_diverged_run_does_not_end_well_because_it_is_short(experiment: Experi
         pretrain(asked, terminal=quiet())
 
 
-def test_the_checkpoint_named_is_older_than_the_first_bad_gradient(experiment: Experiment) -> None:
+def test_the_checkpoint_named_is_older_than_the_first_bad_gradient(tmp_path: Path) -> None:
     """If 13, 14 and 15 were skipped, the parameters after step 12 gave the first bad gradient."""
-    pretrain(experiment, terminal=quiet())
-    with Checkpoints(RunFolder(experiment.run.folder).checkpoints) as checkpoints:
+    zero = jnp.int32(0)
+    with Checkpoints(tmp_path / "checkpoints", keep=3, writes=True) as checkpoints:
+        for step in (5, 10, 12):
+            state = TrainState(jnp.int32(step), {"kernel": jnp.ones(3)}, (), {}, zero, zero)
+            checkpoints.save(step, state)
+        checkpoints.wait()
         report = {"skipped_in_a_row": jnp.int32(3)}
         stop_if_diverged(14, report, limit=4, checkpoints=checkpoints)
         with pytest.raises(DivergedError, match="checkpoints/10;"):

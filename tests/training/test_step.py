@@ -62,7 +62,7 @@ def run(experiment: Experiment, mesh: MeshConfig, steps: int = 3) -> tuple[dict,
 @pytest.mark.parametrize(
     "mesh",
     [
-        MeshConfig(data=8),
+        pytest.param(MeshConfig(data=8), marks=pytest.mark.slow),  # the mesh of nearly all tests
         MeshConfig(data=1, fsdp=8),
         MeshConfig(data=2, fsdp=2, tensor=2),
     ],
@@ -94,7 +94,7 @@ def test_initial_values_do_not_depend_on_the_mesh(small: Experiment) -> None:
     chex.assert_trees_all_close(jax.device_get(alone), jax.device_get(spread), atol=1e-7)
 
 
-@pytest.mark.parametrize("accumulate", [2, 4, 8])
+@pytest.mark.parametrize("accumulate", [2, pytest.param(4, marks=pytest.mark.slow), 8])
 def test_micro_batches_give_the_gradient_of_the_whole(small: Experiment, accumulate: int) -> None:
     """Rows with 1 and with 5 targets fall into different micro-batches; the sums are divided once."""
     plain = small.updated(model=small.model.updated(dropout=0.0, attention_dropout=0.0))
@@ -164,7 +164,10 @@ def test_logged_metrics_cover_the_steps_since_the_last(small: Experiment) -> Non
     assert float(report["mask_loss"]) == pytest.approx(float(total.sum / total.weight))
 
 
-@pytest.mark.parametrize("optimizer", [AdamW, Lamb, Adafactor])
+@pytest.mark.parametrize(
+    "optimizer",
+    [AdamW, *(pytest.param(each, marks=pytest.mark.slow) for each in (Lamb, Adafactor))],
+)
 def test_every_optimizer_learns(small: Experiment, optimizer: type) -> None:
     schedule = WarmupSchedule(peak=1e-2, warmup=0, decay="constant")
     program = program_on(small.updated(optimizer=optimizer(learning_rate=schedule)), ONE)
