@@ -22,17 +22,14 @@ def show(plan: Plan, terminal: Terminal) -> None:
         ("there are", _gib(memory.limit)),
     ]
     mesh = " x ".join(f"{name} {size}" for name, size in plan.mesh.items())
-    terminal.table(
-        f"Memory of one of {plan.topology.devices} devices ({mesh}), GiB", ("", "GiB"), rows
-    )
+    terminal.say(f"{plan.topology}: {plan.topology.devices} devices, {mesh}.")
+    terminal.table("Memory of each device", ("", "GiB"), rows)
     if plan.collectives:
         moved = [
             (each.kind, f"{each.count:,}", f"{each.bytes / 1e6:,.1f}", f"{each.sent / 1e6:,.1f}")
             for each in plan.collectives
         ]
-        terminal.table(
-            "Between devices, one step, each device", ("", "times", "MB", "MB to send"), moved
-        )
+        terminal.table("Between devices, a step", ("", "times", "MB", "MB to send"), moved)
     amounts = {
         "compute": f"{plan.flops / 1e12:,.3f} TFLOP",
         "memory": "" if plan.traffic is None else f"{plan.traffic / 1e9:,.2f} GB",
@@ -45,7 +42,7 @@ def show(plan: Plan, terminal: Terminal) -> None:
         for name, seconds in plan.seconds.items()
     ]
     terminal.table(
-        f"One step at the published rates of {plan.topology.chip.name}",
+        f"A step at the published rates of {plan.topology.chip.name}",
         ("", "each device", "ms at least", ""),
         times,
     )

@@ -1,6 +1,5 @@
 """Plans of steps: what a device holds, and what the command says."""
 
-import json
 from pathlib import Path
 
 import jax
