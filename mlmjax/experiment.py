@@ -175,7 +175,11 @@ def validation_message(error: ValidationError, *, option: str = "") -> str:
         option: the command line's name of what was refused, such as ``--run``.
     """
     found = []
-    for each in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    deeper = {each["loc"][:depth] for each in errors for depth in range(len(each["loc"]))}
+    for each in errors:
+        if each["type"] == "too_short" and each["loc"] in deeper:
+            continue  # it lacks what was refused
         parts = [str(part) for part in each["loc"]]
         if option:
             parts = [option, *(part.replace("_", "-") for part in parts)]

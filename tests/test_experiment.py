@@ -3,10 +3,19 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from mlmjax.core.errors import UserError
-from mlmjax.experiment import Experiment, describe, load_experiment, load_file, shipped
+from mlmjax.experiment import (
+    Experiment,
+    describe,
+    load_experiment,
+    load_file,
+    shipped,
+    validation_message,
+)
 from mlmjax.sharding import MeshConfig
+from mlmjax.targets import PixelScale
 from mlmjax.training.step import Program
 
 CUSTOM = '''
@@ -86,3 +95,12 @@ def test_files_are_modules_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("value = __name__")
     assert load_file(path).value == "mlmjax_config"
+
+
+def test_a_list_is_not_called_short_where_its_item_was_refused() -> None:
+    with pytest.raises(ValidationError) as caught:
+        PixelScale(std=(0.0,))
+    assert validation_message(caught.value) == "std.0: Input should be greater than 0 (got 0.0)"
+    with pytest.raises(ValidationError) as caught:
+        PixelScale(std=())
+    assert "at least 1 item" in validation_message(caught.value)

@@ -57,7 +57,7 @@ def run(arguments: list[str]) -> None:
         for batch in picture_batches(trained, paths, batch=8)
     ]
     whole = Reconstruction(*(np.concatenate(each) for each in zip(*found, strict=True)))
-    said = remark(objective, asked.statistics)
+    said = remark(objective, trained.model, asked.statistics)
     picture = grid(whole._asdict(), caption=said, blocks=1 if len(paths) < 4 else 2)
     write_png(asked.out, picture)
     print(f"{said} The picture is in {asked.out}.")

@@ -45,12 +45,15 @@ class Probe:
         chosen: the value that was best in validation; of equals the first, which is the simplest.
         validation: the accuracy of every value that was tried.
         converged: whether the last fit came to its end within :data:`ITERATIONS`.
+        unknown: share of the test rows that are of a class of which there is no training row, so that none of them
+            can be told.
     """
 
     accuracy: float
     chosen: float
     validation: dict[float, float]
     converged: bool = True
+    unknown: float = 0.0
 
 
 def linear_probe(
@@ -67,7 +70,8 @@ def linear_probe(
         costs: inverse strengths of the penalty to try, the strongest penalty first.
 
     Raises:
-        UserError: the training rows are of one class, or too few; or there is no test row.
+        UserError: the training rows are of one class, or too few; or there is no test row, or none of a class that
+            training rows have.
     """
     return _probe(train, test, partial(_linear, seed=seed), seed=seed, values=costs)
 
@@ -107,14 +111,16 @@ def _probe(
     _check(train, test)
     fitting, validation = _split(train, seed)
     # Products of small matrices are faster on one thread, many times so where other programs want the cores.
-    with threadpool_limits(1 if train.features.size < SMALL else None):
+    with threadpool_limits(1 if train.features.size < SMALL else None), warnings.catch_warnings():
+        # It guesses that so many classes were meant as numbers.
+        warnings.filterwarnings("ignore", message="The number of unique classes")
         found = {value: _accuracy(fit(fitting, value), validation) for value in values}
         chosen = max(found, key=found.__getitem__)
         last = fit(train, chosen)
         accuracy = _accuracy(last, test)
     steps = getattr(last[-1], "n_iter_", None)
     converged = steps is None or bool(np.max(steps) < ITERATIONS)
-    return Probe(accuracy=accuracy, chosen=chosen, validation=found, converged=converged)
+    return Probe(accuracy, chosen, found, converged, _unknown(train, test))
 
 
 def _linear(rows: Labelled, cost: float, *, seed: int) -> "Pipeline":
@@ -152,6 +158,16 @@ def _check(train: Labelled, test: Labelled) -> None:
         )
     if not len(test.labels):
         raise UserError("A probe needs held-out examples: raise --data.heldout.")
+    if _unknown(train, test) == 1:
+        raise UserError(
+            f"None of the {len(test.labels)} held-out examples is of a class that training examples have: give "
+            "more examples of each class, or another part to hold out (--data.root)."
+        )
+
+
+def _unknown(train: Labelled, test: Labelled) -> float:
+    """Share of the test rows that are of a class of which there is no training row."""
+    return float((~np.isin(test.labels, train.labels)).mean())
 
 
 def _split(rows: Labelled, seed: int) -> tuple[Labelled, Labelled]:

@@ -27,7 +27,7 @@ class Reconstruction(NamedTuple):
     Attributes:
         original: as the model reads them.
         masked: what the encoder is shown. Patches that it does not see, or in whose place a learned vector stands,
-            are grey.
+            are not a number.
         reconstruction: predicted where patches are masked, and the original elsewhere: MAE's loss asks nothing of
             visible patches, so what is predicted there is of no meaning (He et al. 2022, figure 2).
     """
@@ -63,16 +63,21 @@ def reconstruct(
     return Reconstruction(*map(np.asarray, found))
 
 
-def remark(objective: MaskedAutoencoder, statistics: Statistics) -> str:
+def remark(objective: MaskedAutoencoder, model: Mae, statistics: Statistics) -> str:
     """What a picture of reconstructions must say, so that it is not misread."""
-    pasted = "Visible patches are the original's."
-    if not objective.target.normalise:
-        return pasted
-    source = {
-        "visible": "the visible patches around it",
-        "true": "the true patch, which uses the answer",
-    }[statistics]
-    return f"{pasted} Mean and contrast of a predicted patch are those of {source}."
+    said = ["Visible patches are the original's."]
+    if objective.corruption.kind in ("drop", "vector"):
+        said.insert(0, "What the encoder does not see is blue.")
+    if objective.target.normalise:
+        source = {
+            "visible": "the visible patches around it",
+            "true": "the true patch, which uses the answer",
+        }[statistics]
+        said.append(f"Mean and contrast of a predicted patch are those of {source}.")
+    channels = model.config.encoder.channels
+    if channels > 4:
+        said.append(f"Of {channels} channels the mean is shown.")
+    return " ".join(said)
 
 
 class Flat(NamedTuple):
@@ -162,7 +167,7 @@ def _reconstruct(
         predicted = denormalise_patches(predicted, of_patches)
     shown = _colours(model, hidden.shown)
     if objective.corruption.kind in ("drop", "vector"):
-        shown = jnp.where(in_sight[..., None] > 0, shown, 0.5)
+        shown = jnp.where(in_sight[..., None] > 0, shown, jnp.nan)
     original, predicted = _colours(model, hidden.patches), _colours(model, predicted)
     pasted = jnp.where(in_sight[..., None] > 0, original, predicted)
 

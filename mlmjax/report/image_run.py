@@ -66,7 +66,8 @@ class ImageRun(RunReport):
         last = step == program.experiment.run.steps
         if isinstance(objective, MaskedAutoencoder):
             batch = next(prepared.examples("heldout", batch=SHOWN))
-            self._draw(step, reconstruct(objective, model, batch, context))
+            said = f"Step {step}. {remark(objective, model, 'visible')}"
+            self._draw(step, reconstruct(objective, model, batch, context), said)
             if last:
                 batches = prepared.heldout_batches(**self.settings())
                 guess = flat(objective, model, batches, context=context)
@@ -102,14 +103,11 @@ class ImageRun(RunReport):
             self._writer.close()
             self._writer = None
 
-    def _draw(self, step: int, found: Reconstruction) -> None:
+    def _draw(self, step: int, found: Reconstruction, said: str) -> None:
         """The picture, into the run folder and to TensorBoard."""
-        experiment = self.program.experiment
-        assert isinstance(experiment.objective, MaskedAutoencoder)
-        said = f"Step {step}. {remark(experiment.objective, 'visible')}"
         pixels = grid(found._asdict(), caption=said, blocks=2)
         write_png(Path(self.files.path / PICTURE), pixels)
-        if not experiment.run.tensorboard:
+        if not self.program.experiment.run.tensorboard:
             return
         if self._writer is None:
             from tensorboardX import SummaryWriter
@@ -139,6 +137,11 @@ class ImageRun(RunReport):
                     found = probe(train, test, seed=seed)
                     record[prefix + name] = asdict(found)
                     figures[f"{prefix}{name}_accuracy"] = found.accuracy
+                    if found.unknown:
+                        self._remark = (
+                            f"No training image is of the class of {found.unknown:.0%} of the held-out images, so "
+                            "that these cannot be told."
+                        )
         except UserError as error:  # training itself asks for no labels
             self._remark = f"Not probed: {error}"
             return {}

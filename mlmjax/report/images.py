@@ -11,6 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 from mlmjax.core.errors import UserError
 
 BACK, INK, GREY = (255, 255, 255), (43, 49, 58), (105, 112, 121)
+UNSEEN = (157, 184, 217)
+"""Where an image has no number: a blue, which no grey image has."""
 GAP, MARGIN = 6, 14
 SMALLEST = 96
 """Images are enlarged by whole factors until they are about this wide: a pixel stays a square."""
@@ -30,7 +32,8 @@ def grid(
 
     Args:
         columns: of each version its heading and its images, all of one shape, 0 to 1: grey (1 channel), grey and
-            alpha (2), red, green and blue (3), or those and alpha (4). Values outside are cut.
+            alpha (2), red, green and blue (3), or those and alpha (4); of more channels the mean is shown as grey.
+            Values outside are cut; where a pixel is not a number, it is blue.
         caption: what stands below, as many lines as it needs.
         blocks: the images are laid out in so many blocks beside each other, each with all columns.
 
@@ -93,12 +96,16 @@ def write_png(path: Path, pixels: UInt8[np.ndarray, "rows columns 3"]) -> None:
 def _tile(image: Float[np.ndarray, "height width channels"]) -> UInt8[np.ndarray, "rows columns 3"]:
     """An image in red, green and blue at the size in which it is shown."""
     height, width, channels = image.shape
+    unseen = np.isnan(image).any(axis=-1)
     values = np.clip(np.nan_to_num(image.astype(np.float64)), 0, 1)
     color = values[..., : channels - 1 if channels in (2, 4) else channels]
     if channels in (2, 4):  # over white
         alpha = values[..., -1:]
         color = alpha * color + 1 - alpha
+    elif channels > 4:
+        color = values.mean(axis=-1, keepdims=True)
     pixels = np.rint(255 * np.broadcast_to(color, (height, width, 3))).astype(np.uint8)
+    pixels[unseen] = UNSEEN
     if max(height, width) > LARGEST:
         share = LARGEST / max(height, width)
         size = max(1, round(share * width)), max(1, round(share * height))

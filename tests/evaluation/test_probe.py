@@ -90,3 +90,15 @@ def test_what_cannot_be_probed_is_refused(probe) -> None:
     two = Labelled(rows.features[:2], np.array([0, 1]))
     with pytest.raises(UserError, match="2 are too few"):
         probe(two, rows, seed=0)
+    with pytest.raises(UserError, match="None of the 20 held-out examples"):
+        probe(rows, Labelled(rows.features, rows.labels + 3), seed=0)
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_rows_of_unknown_classes_are_counted_and_many_classes_are_fitted_in_silence(probe) -> None:
+    rows, other = clusters(60, 0), clusters(60, 1)
+    some = np.where(np.arange(60) < 15, 9, other.labels)
+    assert probe(rows, other, seed=0).unknown == 0
+    assert probe(rows, Labelled(other.features, some), seed=0).unknown == 0.25
+    each = Labelled(rows.features, np.arange(60))
+    assert probe(each, each, seed=0).unknown == 0  # warnings are errors here

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from mlmjax.core.errors import UserError
-from mlmjax.report.images import GAP, LARGEST, MARGIN, grid, write_png
+from mlmjax.report.images import GAP, LARGEST, MARGIN, UNSEEN, grid, write_png
 
 
 def images(count: int, height: int, width: int, channels: int, seed: int = 0) -> np.ndarray:
@@ -47,8 +47,20 @@ def test_alpha_lies_over_white_and_values_outside_are_cut() -> None:
     assert (grid({"": grey})[-MARGIN - 9, MARGIN + 9] == 191).all()
     clear = np.concatenate([images(1, 100, 100, 3), np.zeros((1, 100, 100, 1))], axis=-1)
     assert (grid({"": clear})[-MARGIN - 9, MARGIN + 9] == 255).all()
-    beyond = np.array([7.0, -3.0, np.nan]) * np.ones((1, 100, 100, 1))
+    beyond = np.array([7.0, -3.0, 0.0]) * np.ones((1, 100, 100, 1))
     assert (grid({"": beyond})[-MARGIN - 9, MARGIN + 9] == [255, 0, 0]).all()
+
+
+@pytest.mark.parametrize("channels", range(1, 8))
+def test_what_is_not_a_number_is_blue_and_many_channels_are_their_mean(channels: int) -> None:
+    image = np.full((1, 100, 100, channels), 0.25)
+    if channels > 4:
+        image[..., 0] = 0.25 + 0.25 * channels
+        assert (grid({"": image.clip(0, 1)})[-MARGIN - 9, MARGIN + 9] > 64).all()
+    image[:, 50:] = np.nan
+    picture = grid({"": image})
+    assert (picture[-MARGIN - 9, MARGIN + 9] == UNSEEN).all()
+    assert (picture[-MARGIN - 91, MARGIN + 9] != UNSEEN).any()
 
 
 def test_large_images_become_smaller_and_keep_their_shape() -> None:

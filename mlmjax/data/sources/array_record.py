@@ -189,7 +189,7 @@ def opened(file: File) -> Iterator[Any]:
             yield reader
             reader.close()
         except (RuntimeError, IndexError) as error:
-            why = str(error).rstrip(".")
+            why = str(error).rstrip(".") or "its end is missing"
             raise UserError(
                 f"{file.shown} is no ArrayRecord file, or damaged (--data.root): {why}."
             ) from error

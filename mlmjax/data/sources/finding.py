@@ -123,6 +123,10 @@ class Found:
         # A name that is not UTF-8 could not be written down.
         name = os.fsencode(name).decode(errors="replace")
         shown = self.root if self.base is None else f"{self.base}{name}"
+        if self.local and Path(path).is_symlink() and not Path(path).exists():
+            raise UserError(
+                f"{shown} is a link to nothing (--data.root): remove it, or bring back what it links to."
+            )
         with telling(shown, self.system):
             return File(self.system, path, name, shown, *state_of(self.system, path))
 
