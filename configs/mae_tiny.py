@@ -3,8 +3,8 @@
     mlmjax train mae_tiny
 
 Cost: two and a half minutes on two cores. Result: a squared error of held-out masked pixels of 0.041, where patches
-of one colour give 0.181. Of the 365 held-out digits a linear probe tells 95.6% (of a random encoder 91.8%, of raw
-pixels 96.2%), and k-NN 94.8% (59.2%, 98.1%): the pixels of digits this small tell nearly all themselves. Sizes and
+of one colour give 0.181. Of the 365 held-out digits a linear probe tells 93.4% (of a random encoder 91.8%, of raw
+pixels 96.2%), and k-NN 93.7% (59.2%, 98.1%): the pixels of digits this small tell nearly all themselves. Sizes and
 steps were chosen with these figures in sight. The recipe is MAE's (He et al. 2022, appendix A.1) for a small model
 and few steps, with pixels that are not normalised, since a patch has four.
 """
@@ -30,7 +30,7 @@ experiment = Experiment(
             mlp=256,
             remat="none",
         ),
-        decoder=DecoderConfig(layers=2, hidden=48, heads=3, mlp=96, remat="none"),
+        decoder=DecoderConfig(layers=2, hidden=48, heads=4, mlp=96, remat="none"),
     ),
     objective=MaskedAutoencoder(
         selection=RandomPatches(ratio=0.75), target=PixelTarget(normalise=False)

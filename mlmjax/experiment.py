@@ -69,8 +69,12 @@ class Experiment(Config):
     mesh: MeshConfig = MeshConfig()
     run: RunConfig = RunConfig()
 
-    def fitted(self, vocabulary: Vocabulary | None) -> Self:
-        """The experiment with what model and objective take from the data filled in, and checked.
+    def fitted(self, vocabulary: Vocabulary | None, *, check: bool = True) -> Self:
+        """The experiment with what model and objective take from the data filled in.
+
+        Args:
+            vocabulary: of the data; None where examples are not tokens.
+            check: whether the objective can be trained with the model and the data, too.
 
         Raises:
             UserError: the parts do not go together; it names the option to change.
@@ -78,7 +82,8 @@ class Experiment(Config):
         fitted = self.updated(
             model=self.model.fitted(vocabulary), objective=self.objective.fitted(vocabulary)
         )
-        fitted.objective.check(fitted.model, fitted.data.spec())
+        if check:
+            fitted.objective.check(fitted.model, fitted.data.spec())
         return fitted
 
     def resized(self, image: tuple[int, int]) -> Self:

@@ -80,12 +80,11 @@ def _objective(trained: "Run", *, ratio: float | None) -> "MaskedAutoencoder":
         raise UserError(
             f"The run in {trained.folder} was trained with {type(objective).__name__}, which predicts no pixels."
         )
-    if ratio is None:
-        return objective
-    if not 0 < ratio < 1:
-        raise UserError(f"--ratio {ratio:g}: it must lie between 0 and 1.")
-    selection = objective.selection.updated(ratio=ratio)
-    objective = objective.updated(selection=selection, ratio_schedule=None)
+    if ratio is not None:
+        if not 0 < ratio < 1:
+            raise UserError(f"--ratio {ratio:g}: it must lie between 0 and 1.")
+        selection = objective.selection.updated(ratio=ratio)
+        objective = objective.updated(selection=selection, ratio_schedule=None)
     try:
         objective.check(trained.config.model, trained.config.data.spec())
     except UserError as error:

@@ -37,6 +37,9 @@ FREE = (
 )
 """Options that may change from one start of a run to the next: they do not change what is computed."""
 
+PARTIAL = ".partial"
+"""Suffix of a file that is being written."""
+
 PACKAGES = (
     "mlmjax",
     "jax",
@@ -131,7 +134,10 @@ class RunFolder:
             )
 
     def _has_files(self) -> bool:
-        return self.path.is_dir() and any(each != self.lock for each in self.path.iterdir())
+        """Is there something that a run which was killed at its start does not leave?"""
+        return self.path.is_dir() and any(
+            each != self.lock and each.suffix != PARTIAL for each in self.path.iterdir()
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -252,7 +258,7 @@ def load(
     tokenizer = None
     if config.data.abstract_vocabulary() is not None:
         tokenizer = Tokenizer.load(files.tokenizer)
-    fitted = config.fitted(None if tokenizer is None else tokenizer.vocabulary)
+    fitted = config.fitted(None if tokenizer is None else tokenizer.vocabulary, check=False)
     graph, model = module_graph(fitted.model)
     step = files.latest_step() if step is None else step
     if step is None:
@@ -299,6 +305,6 @@ def _here(parameters: Parameters) -> Parameters:
 
 def _write(path: epath.Path, text: str) -> None:
     """Write a file so that it is there whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(path.name + PARTIAL)
     partial.write_text(text)
     partial.replace(path)

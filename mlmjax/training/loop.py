@@ -79,23 +79,26 @@ def train(
                 batch = next(batches)
             state, report = compiled(state, program.place(batch))
             step += 1
-            clock.step()
             running.append((step, report))
-            if len(running) > IN_FLIGHT:
+            evaluates = evaluate is not None and _due(step, run.evaluate_every, run.steps)
+            saves = _due(step, run.checkpoint_every, run.steps)
+            # Before a pause all steps are waited for: their time is not the pause's.
+            while len(running) > (0 if evaluates or saves else IN_FLIGHT):
                 stop_if_diverged(*running.popleft(), limit=limit, checkpoints=checkpoints)
+                clock.step()
             on_step(step)
 
             if step % run.log_every == 0:
                 log.add(step, {**report, **clock.lap()}, prefix="train/")
             log.write(upto=step - IN_FLIGHT)
-            if evaluate and _due(step, run.evaluate_every, run.steps):
+            if evaluate is not None and evaluates:
                 with clock.paused():
                     figures = evaluate(step, state.parameters)
                     if not all(map(math.isfinite, figures.values())):
                         log.write(upto=step)
                         raise _diverged(f"A held-out figure of step {step}", step, checkpoints)
                     log.add(step, figures)
-            if _due(step, run.checkpoint_every, run.steps):
+            if saves:
                 with clock.paused():
                     log.write(upto=step)
                     # While steps are being skipped, the checkpoints of before are kept.

@@ -114,7 +114,7 @@ class Clock:
         self._since, self._waited, self._steps = time.perf_counter(), 0.0, 0
 
     def step(self) -> None:
-        """Count one step."""
+        """Count one step that has ended."""
         self._steps += 1
 
     @contextmanager
@@ -132,14 +132,16 @@ class Clock:
         self._since += time.perf_counter() - start
 
     def lap(self) -> Record:
-        """The figures since the last lap."""
+        """The figures of the steps that ended since the last lap; of none, the memory alone."""
+        if not self._steps:
+            return {"peak_memory_bytes": float(peak_memory())}
         now = time.perf_counter()
-        seconds, steps = max(now - self._since, 1e-9), max(self._steps, 1)
+        seconds, steps = max(now - self._since, 1e-9), self._steps
         figures = {
-            f"{self._work.unit}_per_second": self._work.units * self._steps / seconds,
+            f"{self._work.unit}_per_second": self._work.units * steps / seconds,
             "step_seconds": seconds / steps,
             "data_wait_seconds": self._waited / steps,
-            "model_flops_per_second": self._work.flops * self._steps / seconds,
+            "model_flops_per_second": self._work.flops * steps / seconds,
             "peak_memory_bytes": float(peak_memory()),
         }
         self._since, self._waited, self._steps = now, 0.0, 0

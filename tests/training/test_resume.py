@@ -226,6 +226,17 @@ def test_the_run_goes_on_on_another_mesh(experiment: Experiment, tmp_path: Path)
     assert final["heldout/mask_loss"] == pytest.approx(wanted["heldout/mask_loss"], rel=1e-3)
 
 
+def test_what_a_kill_at_the_very_start_leaves_is_no_other_run(experiment: Experiment) -> None:
+    folder = Path(experiment.run.folder)
+    folder.mkdir(parents=True)
+    (folder / "manifest.json.partial").write_text("{")
+    (folder / ".lock").touch()
+    RunFolder(folder).check(experiment)
+    (folder / "notes.txt").touch()
+    with pytest.raises(UserError, match="not empty and holds no run"):
+        RunFolder(folder).check(experiment)
+
+
 def test_metrics_are_json_and_flat(experiment: Experiment) -> None:
     pretrain(experiment, terminal=quiet())
     text = Path(experiment.run.folder, "metrics.jsonl").read_text()
