@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> None:
     if known.search is not None:
         whole_number("--search", known.search)
     jax.config.update("jax_platforms", "cpu")  # nothing is run, and no accelerator is asked for
-    from mlmjax.planning.chips import Topology
+    from mlmjax.planning.chips import GIB, Topology
     from mlmjax.planning.plan import plan
     from mlmjax.planning.search import mended, search
     from mlmjax.report.plan import show, show_ranked
@@ -64,7 +64,7 @@ def run(arguments: list[str]) -> None:
             show(one, terminal)
         if one.fits:
             return
-        too_much = (one.memory.total - one.memory.limit) / 2**30
+        too_much = (one.memory.total - one.memory.limit) / GIB
         terminal.say("It does not fit; looking for a change with which it would.")
         change = mended(experiment, one)
     does = f"{name} does not fit {topology}: {too_much:.2f} GiB too much on each device."
@@ -74,5 +74,5 @@ def run(arguments: list[str]) -> None:
         )
     layout, better = change
     raise UserError(
-        f"{does} It would, in {better.memory.total / 2**30:.2f} GiB, with {layout.options}."
+        f"{does} It would, in {better.memory.total / GIB:.2f} GiB, with {layout.options}."
     )

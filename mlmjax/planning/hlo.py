@@ -5,7 +5,6 @@ tells. The format of the text is described in XLA's documentation, "HLO semantic
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -380,9 +379,3 @@ def _add(into: Traffic, other: Traffic) -> None:
     into.unknown_loops += other.unknown_loops
     for each in other.between.values():
         _add_moved(into, each)
-
-
-def each_instruction(text: str) -> Iterator[Instruction]:
-    """Every instruction of a compiled program, fused ones too."""
-    for computation in _read(text)[0].values():
-        yield from computation.instructions.values()

@@ -1,5 +1,6 @@
 """An experiment's step, compiled for chips that are not here: does it fit, what does it cost, what bounds it."""
 
+import math
 import os
 import re
 from dataclasses import asdict, dataclass
@@ -241,16 +242,9 @@ def _abstract(experiment: Experiment, topology: Topology) -> AbstractMesh:
 def _bytes(tree: Any) -> int:
     """Bytes of one device's share."""
     return sum(
-        each.dtype.itemsize * _product(each.sharding.shard_shape(each.shape))
+        each.dtype.itemsize * math.prod(each.sharding.shard_shape(each.shape))
         for each in jax.tree.leaves(tree)
     )
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found
 
 
 def _needed(message: str) -> tuple[int, int] | None:

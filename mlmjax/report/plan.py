@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
+from mlmjax.planning.chips import GIB
 from mlmjax.planning.plan import Plan
 from mlmjax.planning.search import Layout
 from mlmjax.report.terminal import Terminal
-
-GIB = 2**30
 
 
 def show(plan: Plan, terminal: Terminal) -> None:
