@@ -160,9 +160,9 @@ def test_an_image_that_would_not_come_out_right(told, folder: Path) -> None:
     assert "real.tiff: an image of real numbers" in said
 
 
-def test_a_file_that_cannot_be_opened(told, folder: Path) -> None:
+def test_a_link_to_nothing(told, folder: Path) -> None:
     (folder / "kind0" / "gone.png").symlink_to(folder / "nowhere.png")
-    assert "gone.png cannot be read (--data.root)" in told(folder)
+    assert "gone.png is a link to nothing (--data.root)" in told(folder)
 
 
 def test_options_that_are_refused(config: str, capsys: pytest.CaptureFixture) -> None:
