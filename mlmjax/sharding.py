@@ -1,7 +1,4 @@
-"""The mesh, and the one table that maps logical axis names to mesh axes.
-
-Nothing else in the house names a mesh axis. One device or many, one process or many: the same code.
-"""
+"""The mesh, and what lies where on it. One device or many, one process or many: the same code."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,19 +9,9 @@ from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from pydantic import field_validator
 
+from mlmjax.core.axes import partition
 from mlmjax.core.config import Config
 from mlmjax.core.errors import UserError
-
-RULES: dict[str | None, str | tuple[str, ...] | None] = {
-    "batch": ("data", "fsdp"),
-    "embed": "fsdp",
-    "mlp": "tensor",
-    "heads": "tensor",
-    "vocab": "tensor",
-    "layers": None,
-    None: None,
-}
-
 
 AnyMesh = Mesh | AbstractMesh
 """Devices that are there, or the shape of a mesh alone."""
@@ -86,7 +73,7 @@ class MeshConfig(Config):
 
 def batch_sharding(mesh: AnyMesh) -> NamedSharding:
     """Examples over ``data`` and ``fsdp``."""
-    return NamedSharding(mesh, PartitionSpec(RULES["batch"]))
+    return NamedSharding(mesh, partition("batch"))
 
 
 def replicated(mesh: AnyMesh) -> NamedSharding:
@@ -118,7 +105,7 @@ def parameter_shardings(mesh: AnyMesh, state: nnx.State) -> dict[str, Any]:
     shardings = {}
     for path, variable in nnx.to_flat_state(state):
         axes = variable.get_metadata("axes")
-        spec = PartitionSpec(*(RULES[axis] for axis in axes))
+        spec = partition(*axes)
         _check_divides(mesh, variable.shape, spec, axes, name=".".join(map(str, path)))
         shardings[path] = NamedSharding(mesh, spec)
     return nnx.traversals.unflatten_mapping(shardings)

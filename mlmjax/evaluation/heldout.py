@@ -23,7 +23,7 @@ class HeldOut:
 
     def __init__(self, program: Program):
         self._program = program
-        self._measure = jax.jit(partial(_measure, program))
+        self._measure = jax.jit(program.on_mesh(partial(_measure, program)))
 
     def __call__(
         self, parameters: Parameters, batches: Iterable[dict[str, np.ndarray]]

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 from pydantic import Field, model_validator
 
+from mlmjax.core.axes import constrain
 from mlmjax.core.config import Config
 from mlmjax.nn.attention import Attention, Implementation, Visibility
 from mlmjax.nn.dropout import dropout
@@ -168,9 +169,10 @@ class Transformer(nnx.Module):
             hidden: Array, layer: tuple[nnx.State, Array | None]
         ) -> tuple[Array, Array | None]:
             hidden = nnx.merge(graph, layer[0])(hidden, visibility, layer[1])
+            hidden = constrain(hidden, "batch", None, None)
             return hidden, hidden if every_layer else None
 
-        first = hidden
+        first = hidden = constrain(hidden, "batch", None, None)
         hidden, rest = jax.lax.scan(_remat(block, self.config.remat), hidden, (parameters, keys))
         layers = None if rest is None else jnp.concatenate([first[None], rest])
         return Encoded(hidden if self.norm is None else self.norm(hidden), layers)

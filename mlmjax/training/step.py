@@ -89,10 +89,19 @@ class Program:
     def step(self) -> Any:
         """The jitted step: (state, batch) -> (state, report). The state's buffers are donated."""
         return jax.jit(
-            partial(train_step, self.experiment, self.graph, self.optimizer),
+            self.on_mesh(partial(train_step, self.experiment, self.graph, self.optimizer)),
             donate_argnums=0,
             out_shardings=(self._shardings(), replicated(self.mesh)),
         )
+
+    def on_mesh(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, traced where the mesh is known, so that it may say what lies where on it."""
+
+        def traced(*arguments: Any) -> Any:
+            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+                return function(*arguments)
+
+        return traced
 
     def place(self, batch: dict[str, np.ndarray]) -> Batch:
         """A global batch on the devices, from this process's part of it."""
