@@ -9,8 +9,9 @@ os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")
 from pydantic import ValidationError
 
 from mlmjax.commands import audit, configs, embed, fill_mask, plan, prepare, reconstruct, train
+from mlmjax.commands.ending import ending
 from mlmjax.core.errors import UserError
-from mlmjax.experiment import validation_message
+from mlmjax.training.loop import DivergedError
 
 USAGE = """mlmjax: pretraining by masked prediction, in JAX
 
@@ -61,21 +62,17 @@ def main(arguments: Sequence[str]) -> None:
         _fail(f"There is no command '{command}'; the commands are {', '.join(COMMANDS)}.")
     try:
         COMMANDS[command](arguments)
-    except UserError as error:
-        _fail(str(error))
-    except ValidationError as error:
-        _fail(validation_message(error))
-    except KeyboardInterrupt:
-        print("mlmjax: interrupted.", file=sys.stderr)
-        sys.exit(130)
+    except (UserError, ValidationError, DivergedError, KeyboardInterrupt) as error:
+        status, said = ending(error)
+        _fail(said, status)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, status: int = 2) -> None:
     print(f"mlmjax: {message}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,14 @@
 """From an experiment to a trained run folder: data, training, held-out figures, and what is printed."""
 
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from rich.console import Console
+
+from mlmjax import distributed
+from mlmjax.core.config import leaves
 from mlmjax.core.errors import UserError
 from mlmjax.data.base import Prepared
 from mlmjax.data.prepared import PreparedText
@@ -14,11 +20,14 @@ from mlmjax.report.run import RunReport
 from mlmjax.report.terminal import Terminal
 from mlmjax.report.text_run import TextRun
 from mlmjax.sharding import check_batch
-from mlmjax.training.folder import RunFolder
+from mlmjax.training.folder import PACKAGES, RunFolder
 from mlmjax.training.loop import Outcome, train
 from mlmjax.training.metrics import Record
 from mlmjax.training.state import Parameters
 from mlmjax.training.step import Program
+
+OWN = ("data.cache", "data.threads", "data.workers")
+"""Options that each process of a run may have for itself."""
 
 
 def pretrain(
@@ -44,8 +53,11 @@ def pretrain(
         DivergedError: the gradient stayed not finite.
     """
     terminal, run = terminal or Terminal(), experiment.run
+    if not distributed.first():
+        terminal = Terminal(Console(quiet=True))
     if run.folder is None:
         raise UserError("The run has no folder: set run.folder.")
+    distributed.agree("The config", _shared(experiment))
     files = RunFolder(run.folder)
     files.check(experiment, trust_code=trust_code)
     if files.latest_step() == run.steps:
@@ -55,20 +67,26 @@ def pretrain(
     experiment.objective.check(experiment.model, experiment.data.spec())
     with terminal.live():
         prepared = experiment.data.prepare(terminal.report)
+        distributed.agree("The data", {"fingerprint": prepared.manifest["fingerprint"]})
         fitted = experiment.fitted(prepared.vocabulary)
         program = Program.of(fitted)
         report = _report_of(prepared)(program, prepared, files=files, terminal=terminal)
         report.check()
-        with files.locked():
-            files.check(experiment, trust_code=trust_code)
-            files.claim(experiment, prepared, source=source)
+        with ExitStack() as stack:
+            if distributed.first():
+                stack.enter_context(files.locked())
+                files.check(experiment, trust_code=trust_code)
+                files.claim(experiment, prepared, source=source)
+            distributed.everyone("the run folder is this run's")
             outcome = _train(program, report)
     if outcome.ended == "interrupted":
         terminal.say(
             f"Stopped after step {outcome.step} of {run.steps}; go on with: mlmjax train {files.path}"
         )
         return outcome
-    report.ended()
+    parameters = distributed.everywhere(outcome.state.parameters)
+    if distributed.first():
+        report.ended(parameters)
     return outcome
 
 
@@ -83,18 +101,23 @@ def _train(program: Program, report: RunReport) -> Outcome:
     evaluator = HeldOut(program)
 
     def evaluate(step: int, parameters: Parameters) -> Record:
-        figures = evaluator(parameters, prepared.heldout_batches(**settings))
-        figures |= report.evaluated(step, parameters)
+        figures = evaluator(parameters, prepared.heldout_batches(**settings, places=program.places))
+        figures |= report.evaluated(step, distributed.everywhere(parameters))
         return {f"heldout/{name}": value for name, value in figures.items()}
 
     with files.open_checkpoints(run) as checkpoints, ExitStack() as stack:
-        sinks = [*files.sinks(program.experiment, resumed_at=checkpoints.latest or 0), terminal]
+        latest = checkpoints.latest or 0
+        distributed.agree(f"What is seen in {files.path}", {"newest checkpoint": latest})
+        written = files.sinks(program.experiment, resumed_at=latest) if distributed.first() else []
+        sinks = [*written, terminal]
         for sink in sinks:
             stack.callback(sink.close)
         stack.callback(report.close)
         return train(
             program,
-            lambda start: prepared.batches(**settings, start=start, stop=run.steps),
+            lambda start: prepared.batches(
+                **settings, start=start, stop=run.steps, places=program.places
+            ),
             checkpoints=checkpoints,
             sinks=sinks,
             evaluate=evaluate,
@@ -102,7 +125,15 @@ def _train(program: Program, report: RunReport) -> Outcome:
         )
 
 
+def _shared(experiment: Experiment) -> dict[str, Any]:
+    """What all processes of a run must have alike: options, and versions of packages."""
+    options = {name: value for name, value in leaves(experiment).items() if name not in OWN}
+    return {**options, **{f"version of {name}": version(name) for name in PACKAGES}}
+
+
 def _report_of(prepared: Prepared) -> type[RunReport]:
-    """What shows a run of such data."""
+    """What shows a run of such data; on all processes but the first, nothing does."""
+    if not distributed.first():
+        return RunReport
     kinds = {PreparedText: TextRun, PreparedImages: ImageRun}
     return next((shown for kind, shown in kinds.items() if isinstance(prepared, kind)), RunReport)

@@ -76,6 +76,12 @@ def batch_sharding(mesh: AnyMesh) -> NamedSharding:
     return NamedSharding(mesh, partition("batch"))
 
 
+def local_places(sharding: NamedSharding, batch: int) -> np.ndarray:
+    """The rows of a global batch that this process's devices hold, ascending; int64."""
+    held = sharding.addressable_devices_indices_map((batch,)).values()
+    return np.unique(np.concatenate([np.arange(batch)[index] for index in held]))
+
+
 def replicated(mesh: AnyMesh) -> NamedSharding:
     """The whole value on every device."""
     return NamedSharding(mesh, PartitionSpec())

@@ -13,7 +13,9 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="mlmjax-tests-")
+# One for all workers, which are started with the environment of the process that starts them.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="mlmjax-tests-")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 
 from jaxtyping import install_import_hook

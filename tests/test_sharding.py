@@ -8,7 +8,13 @@ from pydantic import ValidationError
 
 from mlmjax.core.errors import UserError
 from mlmjax.models.bert import BertConfig
-from mlmjax.sharding import MeshConfig, check_batch, parameter_shardings
+from mlmjax.sharding import (
+    MeshConfig,
+    batch_sharding,
+    check_batch,
+    local_places,
+    parameter_shardings,
+)
 
 
 def test_minus_one_takes_all_that_are_left() -> None:
@@ -53,3 +59,9 @@ def test_a_vocabulary_that_is_not_divided_says_what_to_set() -> None:
     state = nnx.state(nnx.eval_shape(lambda: config.build(nnx.Rngs(params=0))))
     with pytest.raises(UserError, match=r"--model.vocabulary-multiple"):
         parameter_shardings(MeshConfig(tensor=2).make(), state)
+
+
+def test_each_process_reads_what_its_devices_hold() -> None:
+    """All rows here; and a batch of places comes to the devices as a whole batch would."""
+    mesh = MeshConfig(data=2, fsdp=2, tensor=2).make()
+    assert local_places(batch_sharding(mesh), 12).tolist() == list(range(12))

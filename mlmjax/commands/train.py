@@ -1,36 +1,43 @@
 """``mlmjax train``."""
 
 import argparse
-import sys
 
 from mlmjax.commands.asking import asked, ended_by_sigterm
+from mlmjax.commands.ending import ending
+from mlmjax.distributed import Peers, together
 from mlmjax.experiment import shipped
-from mlmjax.training.loop import DivergedError
 
 USAGE = """usage: mlmjax train CONFIG [--dotted.option VALUE ...] [--trust-code]
 
 CONFIG is a shipped name (`mlmjax configs`), a path to a Python file that defines `experiment`,
 or a run folder, which is gone on with. `mlmjax train CONFIG --help` shows all options of a config.
 --trust-code lets the copy of a config file that a run folder keeps be run.
+
+Start the same command on every host of several. On TPU pods and under SLURM, Open MPI and Kubernetes the processes
+find each other; elsewhere each is told: --distributed.coordinator HOST:PORT of process 0,
+--distributed.processes N, --distributed.process-id I.
 """
 
 
 def run(arguments: list[str]) -> None:
-    """Train an experiment, or go on with a run."""
+    """Train an experiment, or go on with a run; alone, or as one of several processes."""
     parser = argparse.ArgumentParser("mlmjax train", add_help=False, allow_abbrev=False)
     parser.add_argument("--trust-code", action="store_true")
+    parser.add_argument("--distributed.coordinator", dest="coordinator")
+    parser.add_argument("--distributed.processes", dest="processes", type=int)
+    parser.add_argument("--distributed.process-id", dest="process_id", type=int)
     known, rest = parser.parse_known_args(arguments)
-    experiment, source, _ = asked("train", USAGE, rest, trust_code=known.trust_code)
-    from mlmjax.pretraining import pretrain  # slow to import, and not needed for --help
+    peers = Peers(known.coordinator, known.processes, known.process_id)
+    peers.check()
+    if not rest or "-h" in rest or "--help" in rest:
+        asked("train", USAGE, rest, trust_code=known.trust_code)
+    with together(peers, ending), ended_by_sigterm():
+        experiment, source, _ = asked("train", USAGE, rest, trust_code=known.trust_code)
+        from mlmjax.pretraining import pretrain  # slow to import, and not needed for --help
 
-    outside = source is not None and source not in shipped().values()
-    try:
-        with ended_by_sigterm():
-            pretrain(
-                experiment,
-                source=source if outside else None,
-                trust_code=outside or known.trust_code,
-            )
-    except DivergedError as error:
-        print(f"mlmjax: {error}", file=sys.stderr)
-        sys.exit(1)
+        outside = source is not None and source not in shipped().values()
+        pretrain(
+            experiment,
+            source=source if outside else None,
+            trust_code=outside or known.trust_code,
+        )

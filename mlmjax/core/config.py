@@ -107,3 +107,18 @@ def differences(first: Config, second: Config, prefix: str = "") -> list[str]:
         elif old != new:
             lines.append(f"{path}: {old!r} -> {new!r}")
     return lines
+
+
+def leaves(config: Config) -> dict[str, Any]:
+    """The values of all options by their dotted names, as JSON."""
+    found: dict[str, Any] = {}
+
+    def collect(value: Any, name: str) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                collect(inner, f"{name}.{key}".lstrip("."))
+        else:
+            found[name] = value
+
+    collect(config.model_dump(mode="json", serialize_as_any=True), "")
+    return found

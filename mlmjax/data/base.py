@@ -1,6 +1,6 @@
 """What the data of every modality has in common."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol, Self, runtime_checkable
 
@@ -14,7 +14,10 @@ from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.data.preparation.progress import Report
 
 Batches = Generator[dict[str, np.ndarray], None, None]
-"""This process's slices of global batches, as arrays by name; closing it ends its threads."""
+"""Global batches, or a process's rows of them, as arrays by name; closing it ends its threads."""
+
+Places = Sequence[int] | np.ndarray | None
+"""The rows of a global batch that are wanted, ascending; None is all."""
 
 
 class Data(Config):
@@ -66,16 +69,22 @@ class Prepared(Protocol):
     def vocabulary(self) -> Vocabulary | None:
         """Of the tokenizer, where examples are tokens."""
 
-    def batches(self, *, seed: int, batch: int, start: int, stop: int, threads: int) -> Batches:
+    def batches(
+        self,
+        *,
+        seed: int,
+        batch: int,
+        start: int,
+        stop: int,
+        threads: int,
+        places: Places = None,
+    ) -> Batches:
         """Training batches from a step on, up to another."""
 
-    def heldout_batches(self, *, seed: int, batch: int, threads: int) -> Batches:
+    def heldout_batches(
+        self, *, seed: int, batch: int, threads: int, places: Places = None
+    ) -> Batches:
         """Every held-out example once; the last batch is filled up with empty ones."""
 
     def save(self, folder: Path) -> None:
         """Write into a run folder what is needed to use its model, such as the tokenizer."""
-
-
-def here() -> dict[str, int]:
-    """Which slice of a global batch is this process's, as ``pipeline.batches`` takes it."""
-    return {"process_index": jax.process_index(), "process_count": jax.process_count()}

@@ -10,7 +10,7 @@ import numpy as np
 from grain.experimental import index_shuffle
 from jaxtyping import Int
 
-from mlmjax.core.errors import UserError
+from mlmjax.data.base import Places
 from mlmjax.data.draws import draws
 
 Arrays = dict[str, np.ndarray]
@@ -44,12 +44,11 @@ def batches(
     batch: int,
     start: int = 0,
     stop: int | None = None,
-    process_index: int = 0,
-    process_count: int = 1,
+    places: Places = None,
     threads: int = 4,
     weights: Sequence[float] = (1.0,),
 ) -> Generator[Arrays, None, None]:
-    """Training batches ``start``, ``start + 1``, ...: this process's slice of each.
+    """Training batches ``start``, ``start + 1``, ...: whole, or those rows of each that a process needs.
 
     Position p = step * batch + i of an endless stream lies in epoch ``p // len(rows)``. An epoch
     visits each row once, in an order that is a pseudorandom permutation keyed on (seed, epoch) and
@@ -62,8 +61,7 @@ def batches(
         batch: rows in a global batch.
         start: the first step.
         stop: the step before which to end; none is endless.
-        process_index: which slice of each global batch to give.
-        process_count: into how many slices.
+        places: the rows of each global batch that are wanted, ascending; all by default.
         threads: threads that read ahead.
         weights: of each source of the rows; how much of the stream it makes up.
 
@@ -71,16 +69,11 @@ def batches(
         An iterator of arrays by name, as the rows assemble them; among them ``valid`` bool, ``id``
         uint32 [batch, 2] (high and low word of the row's index) and ``epoch`` int32 [batch]. Closing or
         dropping it ends its threads.
-
-    Raises:
-        UserError: the batch does not divide among the processes.
     """
-    local = _local(batch, process_count)
     size = (_ENDLESS if stop is None else stop) - start
     order = _Order(rows.streams, tuple(weights), seed)
-    return _stream(
-        _Shuffled(rows, size, order, batch, start, process_index * local, local), threads
-    )
+    wanted = range(batch) if places is None else places
+    return _stream(_Shuffled(rows, size, order, batch, start, wanted), threads)
 
 
 def heldout_batches(
@@ -88,8 +81,7 @@ def heldout_batches(
     *,
     seed: int,
     batch: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    places: Places = None,
     threads: int = 4,
 ) -> Generator[Arrays, None, None]:
     """Every row once, in order, as epoch 0; see :func:`batches`.
@@ -97,8 +89,8 @@ def heldout_batches(
     The last batch is filled up with rows that are empty and not valid, so its shape is that of the
     others.
     """
-    local = _local(batch, process_count)
-    return _stream(_InOrder(rows, seed, batch, process_index * local, local), threads)
+    wanted = range(batch) if places is None else places
+    return _stream(_InOrder(rows, seed, batch, wanted), threads)
 
 
 @dataclass(frozen=True)
@@ -119,7 +111,9 @@ class _Order:
         sources = [endless.map(partial(_tagged, source)) for source in there]
         return grain.MapDataset.mix(sources, [self.weights[source] for source in there])
 
-    def at(self, positions: range) -> tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"]]:
+    def at(
+        self, positions: Sequence[int]
+    ) -> tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"]]:
         """Row and epoch at each position."""
         mixed = self._mixed
         places = [mixed[p] if mixed is not None else (0, p) for p in positions]
@@ -155,15 +149,14 @@ class _Shuffled:
     order: _Order
     batch: int
     start: int
-    offset: int
-    local: int
+    places: Sequence[int] | np.ndarray
 
     def __len__(self) -> int:
         return max(0, self.size)
 
     def __getitem__(self, place: int) -> Arrays:
-        first = (self.start + place) * self.batch + self.offset
-        index, epoch = self.order.at(range(first, first + self.local))
+        first = (self.start + place) * self.batch
+        index, epoch = self.order.at([first + int(each) for each in self.places])
         return self.rows.assemble(index, epoch, seed=self.order.seed)
 
 
@@ -172,17 +165,16 @@ class _InOrder:
     rows: Rows
     seed: int
     batch: int
-    offset: int
-    local: int
+    places: Sequence[int] | np.ndarray
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch)
 
     def __getitem__(self, place: int) -> Arrays:
-        first = place * self.batch + self.offset
-        index = np.arange(first, min(first + self.local, len(self.rows)))
+        index = place * self.batch + np.asarray(self.places, np.int64)
+        index = index[index < len(self.rows)]
         arrays = self.rows.assemble(index, np.zeros(len(index), np.int64), seed=self.seed)
-        missing = self.local - len(index)
+        missing = len(self.places) - len(index)
         return {
             name: np.pad(
                 array,
@@ -191,15 +183,6 @@ class _InOrder:
             )
             for name, array in arrays.items()
         }
-
-
-def _local(batch: int, process_count: int) -> int:
-    if batch % process_count:
-        raise UserError(
-            f"A batch of {batch} rows does not divide among {process_count} processes; choose a "
-            "multiple (--data.batch)."
-        )
-    return batch // process_count
 
 
 def _stream(source: _Shuffled | _InOrder, threads: int) -> Generator[Arrays, None, None]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
-from mlmjax.data.base import Batches, here
+from mlmjax.data.base import Batches, Places
 from mlmjax.data.pipeline import batches, heldout_batches
 from mlmjax.data.preparation import cache
 from mlmjax.data.preparation.shards import Shards
@@ -93,14 +93,28 @@ class PreparedText:
         """The tokenizer's vocabulary."""
         return self.tokenizer.vocabulary
 
-    def batches(self, *, seed: int, batch: int, start: int, stop: int, threads: int) -> Batches:
+    def batches(
+        self,
+        *,
+        seed: int,
+        batch: int,
+        start: int,
+        stop: int,
+        threads: int,
+        places: Places = None,
+    ) -> Batches:
         """Training batches; see :func:`mlmjax.data.pipeline.batches`."""
-        settings: dict[str, int] = {"seed": seed, "batch": batch, "threads": threads, **here()}
-        return batches(self.train, **settings, start=start, stop=stop, weights=self.weights)
+        settings: dict[str, Any] = {"seed": seed, "batch": batch, "threads": threads}
+        return batches(
+            self.train, **settings, start=start, stop=stop, places=places, weights=self.weights
+        )
 
-    def heldout_batches(self, *, seed: int, batch: int, threads: int) -> Batches:
+    def heldout_batches(
+        self, *, seed: int, batch: int, threads: int, places: Places = None
+    ) -> Batches:
         """Held-out batches; see :func:`mlmjax.data.pipeline.heldout_batches`."""
-        return heldout_batches(self.heldout, seed=seed, batch=batch, threads=threads, **here())
+        settings: dict[str, Any] = {"seed": seed, "batch": batch, "threads": threads}
+        return heldout_batches(self.heldout, **settings, places=places)
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json``."""

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from mlmjax.core.errors import UserError
-from mlmjax.data.base import Batches, here
+from mlmjax.data.base import Batches, Places
 from mlmjax.data.image_rows import ImageRows, View
 from mlmjax.data.pipeline import batches, heldout_batches
 from mlmjax.data.preparation import cache
@@ -77,14 +77,28 @@ class PreparedImages:
         """Images have none."""
         return
 
-    def batches(self, *, seed: int, batch: int, start: int, stop: int, threads: int) -> Batches:
+    def batches(
+        self,
+        *,
+        seed: int,
+        batch: int,
+        start: int,
+        stop: int,
+        threads: int,
+        places: Places = None,
+    ) -> Batches:
         """Training batches; see :func:`mlmjax.data.pipeline.batches`."""
-        settings: dict[str, int] = {"seed": seed, "batch": batch, "threads": threads, **here()}
-        return batches(self.train, **settings, start=start, stop=stop, weights=(1.0,))
+        settings: dict[str, Any] = {"seed": seed, "batch": batch, "threads": threads}
+        return batches(
+            self.train, **settings, start=start, stop=stop, places=places, weights=(1.0,)
+        )
 
-    def heldout_batches(self, *, seed: int, batch: int, threads: int) -> Batches:
+    def heldout_batches(
+        self, *, seed: int, batch: int, threads: int, places: Places = None
+    ) -> Batches:
         """Held-out batches; see :func:`mlmjax.data.pipeline.heldout_batches`."""
-        return heldout_batches(self.heldout, seed=seed, batch=batch, threads=threads, **here())
+        settings: dict[str, Any] = {"seed": seed, "batch": batch, "threads": threads}
+        return heldout_batches(self.heldout, **settings, places=places)
 
     def examples(self, split: Split, *, batch: int) -> Iterator[dict[str, np.ndarray]]:
         """Every image of a split once, in order, none cropped or mirrored at random, all on this process.

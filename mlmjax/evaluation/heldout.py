@@ -11,6 +11,7 @@ from flax import nnx
 
 from mlmjax.core import prng
 from mlmjax.core.types import Batch, Context, Metric
+from mlmjax.sharding import replicated
 from mlmjax.training.state import Parameters
 from mlmjax.training.step import Program
 
@@ -23,7 +24,9 @@ class HeldOut:
 
     def __init__(self, program: Program):
         self._program = program
-        self._measure = jax.jit(program.on_mesh(partial(_measure, program)))
+        self._measure = jax.jit(
+            program.on_mesh(partial(_measure, program)), out_shardings=replicated(program.mesh)
+        )
 
     def __call__(
         self, parameters: Parameters, batches: Iterable[dict[str, np.ndarray]]

@@ -74,7 +74,7 @@ class ImageRun(RunReport):
                 figures = {f"flat_{name}": value for name, value in guess._asdict().items()}
         return figures | self._probe(model) if last else figures
 
-    def ended(self) -> None:
+    def ended(self, parameters: Parameters) -> None:
         """The held-out errors, the probes, and where the picture is."""
         figures = self.figures()
         rows = []

@@ -1,6 +1,7 @@
 """What a run shows beside the loop's records: at its evaluations and at its end. One class a modality."""
 
 from pathlib import Path
+from typing import Any
 
 from mlmjax.data.base import Prepared
 from mlmjax.report.terminal import Terminal
@@ -39,7 +40,7 @@ class RunReport:
         """Show what there is at an evaluation; further held-out figures by name."""
         return {}
 
-    def ended(self) -> None:
+    def ended(self, parameters: Parameters) -> None:
         """Print the results of a run that has all its steps."""
         figures = self.figures()
         rows = [(name.replace("_", " "), f"{figures[name]:.4f}") for name in sorted(figures)]
@@ -57,7 +58,7 @@ class RunReport:
             if "heldout/" in name
         }
 
-    def settings(self) -> dict[str, int]:
+    def settings(self) -> dict[str, Any]:
         """How batches are asked for."""
         data, seed = self.program.experiment.data, self.program.experiment.run.seed
         return {"seed": seed, "batch": data.batch, "threads": data.threads}

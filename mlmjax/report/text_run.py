@@ -1,5 +1,7 @@
 """What a run of text shows: a guess by frequency beside the model's figures, and filled sentences."""
 
+from flax import nnx
+
 from mlmjax.core.errors import UserError
 from mlmjax.data.prepared import PreparedText
 from mlmjax.data.text import TextData
@@ -8,7 +10,7 @@ from mlmjax.evaluation.fill_mask import fill_mask
 from mlmjax.evaluation.heldout import heldout_context
 from mlmjax.objectives.mlm import MaskedLanguageModel
 from mlmjax.report.run import RunReport
-from mlmjax.training.folder import load
+from mlmjax.training.folder import Run
 from mlmjax.training.state import Parameters
 
 HELD_OUT = {
@@ -40,7 +42,7 @@ class TextRun(RunReport):
         )
         return {"unigram_loss": guess.loss, "unigram_accuracy": guess.accuracy}
 
-    def ended(self) -> None:
+    def ended(self, parameters: Parameters) -> None:
         """The held-out table, and the config's examples with their masks filled."""
         figures = self.figures()
         shown = [name for name in HELD_OUT if name in figures] or sorted(figures)
@@ -55,10 +57,17 @@ class TextRun(RunReport):
                 )
             )
         self.terminal.table("Held-out results", ("", "model", "unigram"), rows)
-        data = self.program.experiment.data
-        if not isinstance(data, TextData):
+        program, prepared = self.program, self.prepared
+        data = program.experiment.data
+        if not isinstance(data, TextData) or not isinstance(prepared, PreparedText):
             return
-        run = load(self.files.path)
+        run = Run(
+            nnx.merge(program.graph, parameters),
+            program.experiment,
+            program.experiment.run.steps,
+            str(self.files.path),
+            prepared.tokenizer,
+        )
         for text in data.examples:
             try:
                 self.terminal.say(f"{text}\n  -> {fill_mask(run, text, top=3).best}")

@@ -12,6 +12,7 @@ from typing import Literal
 import jax
 
 from mlmjax.data.base import Batches
+from mlmjax.distributed import Vote
 from mlmjax.training.checkpoint import Checkpoints
 from mlmjax.training.metrics import Clock, Log, Record, Sink
 from mlmjax.training.state import Parameters, TrainState
@@ -52,7 +53,8 @@ def train(
     """Train to the last step, from the newest checkpoint or from the start.
 
     The state after a step is a pure function of the experiment, so a run that was cut off anywhere goes
-    on as if it had not been. SIGTERM and SIGINT save and return.
+    on as if it had not been. SIGTERM and SIGINT save and return: of several processes all do so, at the same step,
+    whichever was told.
 
     Args:
         program: what is trained.
@@ -73,8 +75,9 @@ def train(
     saved = step
     log, clock, running = Log(sinks), Clock(program.work), deque[tuple[int, Report]]()
     limit = run.stop_after_skipped
+    stops = Vote(program.mesh)
     with interruption() as interrupted, closing(feed(step)) as batches:
-        while step < run.steps and not interrupted.is_set():
+        while step < run.steps and not stops(interrupted.is_set()):
             with clock.waiting():
                 batch = next(batches)
             state, report = compiled(state, program.place(batch))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from mlmjax.core import prng
 from mlmjax.core.types import Batch, Context, Loss, Metric
 from mlmjax.experiment import Experiment
 from mlmjax.objectives.base import Objective, Work
-from mlmjax.sharding import AnyMesh, batch_sharding, check_batch, replicated
+from mlmjax.sharding import AnyMesh, batch_sharding, check_batch, local_places, replicated
 from mlmjax.training.state import (
     Parameters,
     TrainState,
@@ -82,9 +82,8 @@ class Program:
         return jax.jit(create, out_shardings=self._shardings())()
 
     def initial_parameters(self) -> Parameters:
-        """The parameters of :meth:`initial_state` alone, such as an encoder that has learned nothing."""
-        create = partial(build_parameters, self.experiment.model, self.experiment.run.seed)
-        return jax.jit(create, out_shardings=self._shardings().parameters)()
+        """The parameters of :meth:`initial_state`, which have learned nothing, on a device of this process."""
+        return jax.jit(partial(build_parameters, self.experiment.model, self.experiment.run.seed))()
 
     def step(self) -> Any:
         """The jitted step: (state, batch) -> (state, report). The state's buffers are donated."""
@@ -104,13 +103,25 @@ class Program:
         return traced
 
     def place(self, batch: dict[str, np.ndarray]) -> Batch:
-        """A global batch on the devices, from this process's part of it."""
+        """A global batch on the devices, from this process's rows of it, which are :attr:`places`."""
+        whole = np.arange(self.experiment.data.batch)
+
+        def shard(each: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
+            rows = whole[index[0]]
+            first = np.searchsorted(self.places, rows[0])
+            return each[first : first + len(rows)]
+
         return {
-            name: jax.make_array_from_process_local_data(
-                self.batch[name].sharding, each, self.batch[name].shape
+            name: jax.make_array_from_callback(
+                self.batch[name].shape, self.batch[name].sharding, partial(shard, each)
             )
             for name, each in batch.items()
         }
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """The rows of a global batch that this process reads, ascending: those of its devices."""
+        return local_places(batch_sharding(self.mesh), self.experiment.data.batch)
 
     @property
     def work(self) -> Work:

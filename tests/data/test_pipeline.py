@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_texts import Documents, make_texts
 
-from mlmjax.core.errors import UserError
 from mlmjax.data.documents import Document
 from mlmjax.data.draws import draws
 from mlmjax.data.pipeline import batches, heldout_batches
@@ -75,13 +74,18 @@ def test_a_restart_gives_the_same_batches(prepared, layout, start):
     same(later[-1], again[0])
 
 
+def share(host, hosts):
+    """The places of a batch of eight that one of some hosts reads."""
+    return range(8 * host // hosts, 8 * (host + 1) // hosts)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("hosts", [2, 4, 8])
 def test_hosts_take_slices_of_the_same_batch(prepared, layout, hosts):
     rows = prepared[layout].train
     whole = list(batches(rows, seed=1, batch=8, start=5, stop=8))
     parts = [
-        list(batches(rows, seed=1, batch=8, start=5, stop=8, process_index=i, process_count=hosts))
+        list(batches(rows, seed=1, batch=8, start=5, stop=8, places=share(i, hosts)))
         for i in range(hosts)
     ]
     for step, batch in enumerate(whole):
@@ -119,8 +123,7 @@ def test_a_batch_larger_than_the_rows(prepared):
 def test_heldout_rows_come_once_in_order(prepared, layout, hosts):
     rows = prepared[layout].heldout
     found = [
-        list(heldout_batches(rows, seed=0, batch=8, process_index=i, process_count=hosts))
-        for i in range(hosts)
+        list(heldout_batches(rows, seed=0, batch=8, places=share(i, hosts))) for i in range(hosts)
     ]
     assert {len(part) for part in found} == {-(-len(rows) // 8)}
     order = []
@@ -137,11 +140,15 @@ def test_heldout_rows_come_once_in_order(prepared, layout, hosts):
     assert order == list(range(len(rows)))
 
 
-def test_a_batch_that_does_not_divide_is_told(prepared):
-    with pytest.raises(UserError, match=r"--data.batch"):
-        batches(prepared["full"].train, seed=0, batch=6, process_count=4)
-    with pytest.raises(UserError, match=r"--data.batch"):
-        heldout_batches(prepared["full"].heldout, seed=0, batch=6, process_count=4)
+def test_places_need_not_lie_side_by_side(prepared):
+    """As where a mesh puts the devices of one host apart."""
+    rows, places = prepared["full"].train, [1, 2, 6]
+    for whole, part in zip(
+        batches(rows, seed=1, batch=8, start=2, stop=5),
+        batches(rows, seed=1, batch=8, start=2, stop=5, places=places),
+        strict=True,
+    ):
+        same({name: array[places] for name, array in whole.items()}, part)
 
 
 def threads():
@@ -236,8 +243,7 @@ def test_a_mixture_restarts_anywhere_on_any_number_of_hosts(mixed):
             batch=8,
             start=6,
             stop=9,
-            process_index=i,
-            process_count=2,
+            places=share(i, 2),
             weights=weights,
         )
         for i in range(2)

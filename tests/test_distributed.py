@@ -1,0 +1,243 @@
+"""Several processes are one run: the same on any number of them, and none is left behind."""
+
+import json
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from rich.console import Console
+
+from mlmjax.data.images import ImageData
+from mlmjax.experiment import Experiment, load_experiment
+from mlmjax.pretraining import pretrain
+from mlmjax.report.terminal import Terminal
+from mlmjax.sharding import MeshConfig
+from mlmjax.training.checkpoint import Checkpoints
+from mlmjax.training.folder import RunFolder, load
+from mlmjax.training.step import Program
+from tests.commands import refused
+from tests.processes import ended, start, together
+from tests.tracing import Traced, trace
+
+ONE = MeshConfig(data=1)
+MIXED = MeshConfig(data=2, fsdp=2, tensor=2)
+MESHES = [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), MIXED]
+
+
+def on(experiment: Experiment, mesh: MeshConfig) -> Experiment:
+    return experiment.updated(mesh=mesh)
+
+
+@pytest.fixture(scope="module")
+def tiny(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Experiment]:
+    """The models, objectives and optimizers of two shipped configs, on a little data."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+    bert, mae = (load_experiment(name) for name in ("bert_tiny", "mae_tiny"))
+    text = bert.data.updated(
+        root=str(texts),
+        batch=8,
+        cache=cache,
+        tokenizer=bert.data.tokenizer.updated(vocabulary=120),
+        heldout=0.2,
+    )
+    assert isinstance(mae.data, ImageData)
+    images = mae.data.updated(batch=16, cache=cache)
+    bert = bert.updated(data=text, model=bert.model.updated(vocabulary_multiple=8))
+    mae = mae.updated(data=images)
+    return [each.updated(run=each.run.updated(steps=20, log_every=1)) for each in (bert, mae)]
+
+
+@pytest.fixture(scope="module")
+def alone(tiny: list[Experiment]) -> list[list[Traced]]:
+    """Their steps on one device."""
+    return [trace(on(each, ONE), jax.devices()[:1]) for each in tiny]
+
+
+def same(found: list[Traced], expected: list[Traced]) -> None:
+    """The same examples and masks, bit for bit; losses up to the order of sums."""
+    assert len(found) == len(expected) == 20
+    for one, other in zip(found, expected, strict=True):
+        assert (one.examples, one.masks) == (other.examples, other.masks)
+    assert len({each.masks for each in found}) == 20
+    np.testing.assert_allclose(
+        [each.loss for each in found], [each.loss for each in expected], rtol=2e-4
+    )
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("kind", [0, 1], ids=["bert_tiny", "mae_tiny"])
+def test_the_run_is_the_same_on_eight_devices(
+    tiny: list[Experiment], alone: list[list[Traced]], kind: int, mesh: MeshConfig
+) -> None:
+    same(trace(on(tiny[kind], mesh)), alone[kind])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_run_is_the_same_on_several_processes(
+    tiny: list[Experiment], alone: list[list[Traced]], count: int, tmp_path: Path
+) -> None:
+    """On 2 processes an eighth of the state lies on each device; on 4, tensors are cut too."""
+    mesh = {2: MeshConfig(data=1, fsdp=8), 4: MIXED}[count]
+    done = together(tmp_path, count, experiments=[on(each, mesh).to_json() for each in tiny])
+    assert done.status == [0] * count, done.said
+    for out in done.out:
+        for found, expected in zip(json.loads(out.read_text()), alone, strict=True):
+            same([Traced(*each) for each in found], expected)
+
+
+@pytest.fixture
+def long(experiment: Experiment, tmp_path: Path) -> Experiment:
+    """A run that nobody waits for, with a checkpoint every four steps."""
+    run = experiment.run.updated(steps=4000, checkpoint_every=4, log_every=4)
+    return experiment.updated(run=run, mesh=MeshConfig(data=2, fsdp=2))
+
+
+def checkpoint(experiment: Experiment) -> int:
+    """The step of the newest checkpoint, which loads."""
+    files = RunFolder(experiment.run.folder)
+    step = files.latest_step()
+    assert step is not None
+    program = Program.of(
+        experiment.updated(mesh=ONE).fitted(experiment.data.prepare().vocabulary),
+        ONE.make(jax.devices()[:1]),
+    )
+    with Checkpoints(files.checkpoints) as checkpoints:
+        assert int(checkpoints.restore(program.state, step).step) == step
+    return step
+
+
+@pytest.mark.parametrize(
+    ("process", "how", "cause"),
+    [
+        (1, "raise", "process 1 ended: RuntimeError: the disk of this host is gone"),
+        (1, "SIGKILL", "1\nThe tasks have crashed"),
+        (0, "SIGKILL", "coordination service"),
+    ],
+    ids=["an exception", "a kill", "a kill of the first"],
+)
+def test_a_failure_of_one_ends_all(
+    long: Experiment, tmp_path: Path, process: int, how: str, cause: str
+) -> None:
+    fault = {"process": process, "step": 30, "how": how}
+    started = start(tmp_path / "files", 2, devices=4, experiment=long.to_json(), fault=fault)
+    started[process].wait(timeout=200)
+    done = ended(tmp_path / "files", started)
+    assert done.seconds < 60
+    assert all(status != 0 for status in done.status)
+    assert cause in done.said[1 - process]
+    assert 0 < checkpoint(long) < 40
+
+
+def test_sigterm_on_one_saves_all_and_other_meshes_go_on(long: Experiment, tmp_path: Path) -> None:
+    """Four processes, then two, then one; the data of each begins with the very next batch."""
+    steps = 30
+    asked = long.updated(run=long.run.updated(steps=steps))
+    fault = {"process": 2, "step": 9, "how": "SIGTERM"}
+    done = together(tmp_path / "four", 4, experiment=on(asked, MIXED).to_json(), fault=fault)
+    assert done.status == [0] * 4, done.said
+    first = checkpoint(asked)
+    assert 9 <= first < 20
+    fault = {"process": 0, "step": 6, "how": "SIGTERM"}
+    again = on(asked, MeshConfig(data=2, fsdp=4)).to_json()
+    done = together(tmp_path / "two", 2, experiment=again, fault=fault)
+    assert done.status == [0] * 2, done.said
+    second = checkpoint(asked)
+    assert first + 6 <= second < steps
+    rows = {**read(tmp_path / "four", 0, first), **read(tmp_path / "two", first, second)}
+
+    prepared = asked.data.prepare()
+    settings = {"seed": asked.run.seed, "batch": asked.data.batch, "threads": 1}
+    for step, batch in enumerate(prepared.batches(**settings, start=0, stop=second)):
+        expected = {
+            place: (int(row[1]), int(epoch))
+            for place, (row, epoch) in enumerate(zip(batch["id"], batch["epoch"], strict=True))
+        }
+        assert rows[step] == expected
+    spread = on(asked, MeshConfig())
+    whole = spread.updated(run=asked.run.updated(folder=str(tmp_path / "whole")))
+    for each in (spread, whole):
+        pretrain(each, terminal=Terminal(Console(quiet=True)))
+    ended_as, uninterrupted = (final(each) for each in (asked, whole))
+    chex.assert_trees_all_close(ended_as, uninterrupted, rtol=2e-3, atol=2e-5)
+
+
+def read(folder: Path, begin: int, end: int) -> dict[int, dict[int, tuple[int, int]]]:
+    """Example and epoch at each place of the global batches of some steps, from what all processes wrote."""
+    rows: dict[int, dict[int, tuple[int, int]]] = {}
+    for out in folder.glob("*.out"):
+        lines = out.read_text().splitlines()
+        for step, line in zip(range(begin, end), map(json.loads, lines), strict=False):
+            held = zip(line["places"], line["ids"], line["epochs"], strict=True)
+            rows.setdefault(step, {}).update({place: (id, epoch) for place, id, epoch in held})
+    return rows
+
+
+def final(experiment: Experiment) -> dict[str, np.ndarray]:
+    """The parameters of the last checkpoint."""
+    return jax.device_get(nnx.state(load(experiment.run.folder).model, nnx.Param))
+
+
+def test_processes_that_disagree_are_refused(experiment: Experiment, tmp_path: Path) -> None:
+    """In an option; and in the data, where each has its own copy."""
+    other = experiment.updated(data=experiment.data.updated(batch=16))
+    own = [{"experiment": each.to_json()} for each in (experiment, other)]
+    done = together(tmp_path / "config", 2, own=own)
+    assert done.status == [2, 2]
+    for said in done.said:
+        assert "data.batch: 8 on process 0, 16 on process 1" in said
+        assert "Traceback" not in said
+    assert not Path(experiment.run.folder).exists()
+
+    copies = [tmp_path / str(number) for number in range(2)]
+    for copy in copies:
+        (copy / "texts").mkdir(parents=True)
+    for path in Path(experiment.data.root).iterdir():
+        for copy in copies:
+            (copy / "texts" / path.name).write_text(path.read_text())
+    (copies[1] / "texts" / "more.txt").write_text("One file that the other host has not. " * 20)
+    same_words = experiment.updated(data=experiment.data.updated(root="texts", cache=None))
+    done = together(
+        tmp_path / "data",
+        2,
+        experiment=same_words.to_json(),
+        own=[{"folder": str(copy)} for copy in copies],
+    )
+    assert done.status == [2, 2]
+    for said in done.said:
+        assert "The data must be the same on all processes" in said
+        assert "fingerprint" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--distributed.processes", "2"],
+            "give --distributed.coordinator, --distributed.process-id",
+        ),
+        (["coordinator=here", "processes=2", "process-id=0"], "host and a free port"),
+        (["coordinator=here:1", "processes=0", "process-id=0"], "--distributed.processes 0"),
+        (["coordinator=here:1", "processes=2", "process-id=2"], "numbered from 0 to 1"),
+    ],
+)
+def test_peers_that_cannot_be_found_are_refused(
+    capsys: pytest.CaptureFixture, options: list[str], said: str
+) -> None:
+    given = [
+        part
+        for option in options
+        for part in (f"--distributed.{option}".split("=") if "=" in option else [option])
+    ]
+    assert said in refused(capsys, "train", "bert_tiny", *given)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_processes_that_do_not_come_are_named(tmp_path: Path, number: int) -> None:
+    """One of two is started; the other is not."""
+    done = together(tmp_path, 2, only=number, experiments=[], seconds=4)
+    assert done.status == [2]
+    assert "did not meet at localhost:" in done.said[0]
+    assert "within 4 s" in done.said[0]
