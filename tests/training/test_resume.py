@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -30,17 +31,26 @@ from tests.data.made_images import noise, write_folder
 CLOCKED = ("per_second", "seconds", "bytes")
 
 KILLED = """
-import os, signal, sys
+import os, signal, sys, threading
 from mlmjax.experiment import Experiment
 from mlmjax.pretraining import pretrain
 from mlmjax.report.terminal import Terminal
 
+config, how, step, later = sys.argv[1], getattr(signal, sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+struck = False
+
 class Killed(Terminal):
     def report(self, stage, done, total):
-        if stage == "train" and done == 7:
-            os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+        global struck
+        if stage != "train" or done < step or struck:
+            return
+        struck = True
+        if later:
+            threading.Timer(later, os.kill, (os.getpid(), how)).start()
+        else:
+            os.kill(os.getpid(), how)
 
-pretrain(Experiment.from_json(open(sys.argv[1]).read()), terminal=Killed())
+pretrain(Experiment.from_json(open(config).read()), terminal=Killed())
 """
 
 
@@ -94,12 +104,14 @@ def elsewhere(experiment: Experiment, folder: Path) -> Experiment:
     return experiment.updated(run=experiment.run.updated(folder=str(folder)))
 
 
-def cut_off(experiment: Experiment, tmp_path: Path, how: str) -> subprocess.CompletedProcess:
-    """Train in another process that gets a signal after step 7."""
+def cut_off(
+    experiment: Experiment, tmp_path: Path, how: str, *, step: int = 7, later: float = 0.0
+) -> subprocess.CompletedProcess:
+    """Train in another process that gets a signal after a step, or some seconds later."""
     config = tmp_path / "asked.json"
     config.write_text(experiment.to_json())
     return subprocess.run(
-        [sys.executable, "-c", KILLED, str(config), how],
+        [sys.executable, "-c", KILLED, str(config), how, str(step), str(later)],
         env={**os.environ},
         capture_output=True,
         text=True,
@@ -127,6 +139,28 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
         pretrain(cut, terminal=quiet())
         chex.assert_trees_all_equal(parameters(cut), parameters(whole))
         assert records(cut) == records(whole)
+
+
+@pytest.mark.slow
+def test_twenty_kills_leave_no_trace(experiment: Experiment, tmp_path: Path) -> None:
+    """At random steps, softly and hard, also while a checkpoint is being written."""
+    draw = random.Random(0)
+    run = experiment.run.updated(steps=200, checkpoint_every=6, evaluate_every=50)
+    whole = experiment.updated(run=run)
+    pretrain(whole, terminal=quiet())
+    cut = elsewhere(whole, tmp_path / "cut")
+    steps = sorted(draw.sample(range(1, 195), 20))
+    hard = 0
+    for step in steps:
+        how = draw.choice(("SIGKILL", "SIGTERM"))
+        ended = cut_off(cut, tmp_path, how, step=step, later=draw.choice((0.0, draw.random() / 5)))
+        assert ended.returncode == (-signal.SIGKILL if how == "SIGKILL" else 0), ended.stderr
+        hard += how == "SIGKILL"
+    assert 5 <= hard <= 15
+    assert (RunFolder(cut.run.folder).latest_step() or 0) < 200
+    pretrain(cut, terminal=quiet())
+    chex.assert_trees_all_equal(parameters(cut), parameters(whole))
+    assert records(cut) == records(whole)
 
 
 def test_a_write_cut_off_midway_leaves_the_checkpoint_before(
