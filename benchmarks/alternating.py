@@ -3,29 +3,38 @@
 A benchmark with ``--serve=NAME`` calls :func:`serve`; without, it starts one :class:`Worker` a side.
 """
 
+import contextlib
 import json
 import resource
+import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+
+def process_peak() -> int:
+    """Most bytes that this process had in memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Side(NamedTuple):
     """One of those that are compared.
 
     Attributes:
-        step: makes one step and returns the loss.
-        multiply: makes one product of the size of ``operations``.
-        operations: floating-point operations of that product.
+        step: makes one step and returns the loss; the device may still be at it.
+        multiply: makes products of ``operations`` in all, and waits for them.
+        operations: floating-point operations of these products.
         flops: those of all products in a step.
+        peak: most bytes in use so far.
     """
 
-    step: Callable[[], float]
+    step: Callable[[], Any]
     multiply: Callable[[], object]
     operations: float
     flops: float
+    peak: Callable[[], int] = process_peak
 
 
 def serve(side: Side) -> None:
@@ -36,14 +45,15 @@ def serve(side: Side) -> None:
     for line in sys.stdin:
         start, used = time.perf_counter(), time.process_time()
         losses = [side.step() for _ in range(int(line))]
+        loss = float(losses[-1])
         seconds, used = time.perf_counter() - start, time.process_time() - used
         answer = {
             "seconds": seconds,
             "processor": used,
             "rate": side.flops * len(losses) / seconds,
             "product_rate": side.operations / min(seconds_of(side.multiply) for _ in range(10)),
-            "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "loss": losses[-1],
+            "peak": side.peak(),
+            "loss": loss,
         }
         print(json.dumps(answer), flush=True)
 
@@ -66,14 +76,26 @@ class Worker:
             text=True,
         )
 
-    def run(self, steps: int) -> dict[str, float]:
-        """Make steps and wait for them."""
+    def run(self, steps: int, *, limit: float | None = None) -> dict[str, Any]:
+        """Make steps and wait for them, so many seconds at most.
+
+        Raises:
+            RuntimeError: the process has ended, or gives no answer in time and is ended.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(steps, file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
+        with contextlib.suppress(BrokenPipeError):
+            print(steps, file=self._process.stdin, flush=True)
+        if not select.select([self._process.stdout], [], [], limit)[0]:
+            self._process.kill()
+            raise RuntimeError(f"a side gave no answer for {limit:.0f} s")
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"a side ended with status {self._process.wait()}")
+        return json.loads(answer)
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()

@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 RATE = 1e-4
 LAYERS, HIDDEN, MLP = 12, 768, 3072
@@ -40,6 +40,37 @@ class Side(NamedTuple):
     step: Callable[[], float]
     multiply: Callable[[], object]
     flops: float
+
+
+def text_rows(random: Any, batch: int, length: int, *, first: int) -> dict[str, Any]:
+    """A batch of random tokens as mlmjax reads them; ``first`` is the number of its first row."""
+    import numpy as np
+
+    tokens = random.integers(200, 30522, (batch, length), dtype=np.int32)
+    tokens[:, 0], tokens[:, -1] = 101, 102
+    return {
+        "tokens": tokens,
+        "valid": np.ones((batch, length), bool),
+        "word_starts": np.ones((batch, length), bool),
+        "sentence_starts": np.zeros((batch, length), bool),
+        "segments": np.zeros((batch, length), np.int32),
+        "frequency": np.full((batch, length), 1e-4, np.float32),
+        "id": np.stack([np.zeros(batch), first + np.arange(batch)], 1).astype(np.uint32),
+        "epoch": np.zeros(batch, np.int32),
+    }
+
+
+def masked_rows(random: Any, batch: int, length: int) -> tuple[Any, Any]:
+    """A batch of random tokens as transformers reads them: 15% hidden, and the labels of these."""
+    import numpy as np
+
+    tokens = random.integers(200, 30522, (batch, length))
+    labels = np.full_like(tokens, -100)
+    for row, truth in zip(tokens, labels, strict=True):
+        chosen = random.permutation(np.arange(1, length - 1))[: round(0.15 * (length - 2))]
+        truth[chosen] = row[chosen]
+        row[chosen[: round(0.8 * len(chosen))]] = 103
+    return tokens, labels
 
 
 def mlmjax_side(batch: int, length: int, dropout: float) -> Side:
@@ -73,18 +104,7 @@ def mlmjax_side(batch: int, length: int, dropout: float) -> Side:
 
     def step() -> float:
         nonlocal state, count
-        tokens = random.integers(200, 30522, (batch, length), dtype=np.int32)
-        tokens[:, 0], tokens[:, -1] = 101, 102
-        rows = {
-            "tokens": tokens,
-            "valid": np.ones((batch, length), bool),
-            "word_starts": np.ones((batch, length), bool),
-            "sentence_starts": np.zeros((batch, length), bool),
-            "segments": np.zeros((batch, length), np.int32),
-            "frequency": np.full((batch, length), 1e-4, np.float32),
-            "id": np.stack([np.zeros(batch), count + np.arange(batch)], 1).astype(np.uint32),
-            "epoch": np.zeros(batch, np.int32),
-        }
+        rows = text_rows(random, batch, length, first=count)
         count += batch
         state, report = compiled(state, program.place(rows))
         return float(report["mask_loss"])
@@ -108,12 +128,7 @@ def torch_side(batch: int, length: int, dropout: float) -> Side:
     random = np.random.default_rng(0)
 
     def step() -> float:
-        tokens = random.integers(200, 30522, (batch, length))
-        labels = np.full_like(tokens, -100)
-        for row, truth in zip(tokens, labels, strict=True):
-            chosen = random.permutation(np.arange(1, length - 1))[: round(0.15 * (length - 2))]
-            truth[chosen] = row[chosen]
-            row[chosen[: round(0.8 * len(chosen))]] = 103
+        tokens, labels = masked_rows(random, batch, length)
         optimizer.zero_grad(set_to_none=True)
         loss = model(
             input_ids=torch.from_numpy(tokens),

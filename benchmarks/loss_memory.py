@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
@@ -66,6 +67,42 @@ def median_times(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+class Measured(NamedTuple):
+    """A way to take the loss: name, tokens, bytes of temporaries, seconds, and the loss with its gradients."""
+
+    name: str
+    tokens: int
+    memory: int
+    seconds: float
+    value: Any
+
+
+def compare(
+    positions: int,
+    targets: int,
+    columns: int,
+    *,
+    hidden: int,
+    vocabulary: int,
+    chunk: int,
+    dtype: str,
+    repeats: int,
+) -> list[Measured]:
+    """The loss of all positions and that of the gathered targets, plain; and the latter in chunks."""
+    runs, sizes = {}, {}
+    for name, loss, tokens in (
+        ("plain, all positions", full_cross_entropy, positions),
+        ("plain, gathered", full_cross_entropy, targets),
+        ("chunked, gathered", partial(chunked_cross_entropy, chunk=chunk), targets),
+    ):
+        arguments = make_arguments(tokens, hidden, columns, vocabulary, dtype)
+        compiled = compile_gradients(partial(loss, vocabulary=vocabulary), arguments)
+        sizes[name] = tokens, temporaries(compiled)
+        runs[name] = partial(compiled, *arguments)
+    times = median_times(runs, repeats)
+    return [Measured(name, *sizes[name], times[name], runs[name]()) for name in runs]
+
+
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -82,31 +119,27 @@ def main() -> None:
     table = Table(title=f"Loss and gradients, {options.dtype}, on {jax.devices()[0].device_kind}")
     for heading in ("columns", "loss", "tokens", "memory", "ratio", "time", "ratio"):
         table.add_column(heading, justify="right")
-    chunked = partial(chunked_cross_entropy, chunk=options.chunk)
     for columns in options.columns:
-        runs, memory = {}, {}
-        for name, loss, tokens in (
-            ("plain, all positions", full_cross_entropy, options.positions),
-            ("plain, gathered", full_cross_entropy, options.targets),
-            ("chunked, gathered", chunked, options.targets),
-        ):
-            arguments = make_arguments(
-                tokens, options.hidden, columns, options.vocabulary, options.dtype
-            )
-            compiled = compile_gradients(partial(loss, vocabulary=options.vocabulary), arguments)
-            memory[name, tokens] = temporaries(compiled)
-            runs[name] = partial(compiled, *arguments)
-        times = median_times(runs, options.repeats)
-        first = memory[next(iter(memory))]
-        for (name, tokens), size in memory.items():
+        found = compare(
+            options.positions,
+            options.targets,
+            columns,
+            hidden=options.hidden,
+            vocabulary=options.vocabulary,
+            chunk=options.chunk,
+            dtype=options.dtype,
+            repeats=options.repeats,
+        )
+        first, gathered = found[0], found[1]
+        for each in found:
             table.add_row(
                 str(columns),
-                name,
-                str(tokens),
-                f"{size / 2**20:.1f} MiB",
-                f"{size / first:.3f}",
-                f"{times[name] * 1e3:.0f} ms",
-                f"{times[name] / times['plain, gathered']:.2f}",
+                each.name,
+                str(each.tokens),
+                f"{each.memory / 2**20:.1f} MiB",
+                f"{each.memory / first.memory:.3f}",
+                f"{each.seconds * 1e3:.0f} ms",
+                f"{each.seconds / gathered.seconds:.2f}",
             )
     Console().print(table)
 

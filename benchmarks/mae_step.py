@@ -18,11 +18,25 @@ import os
 import platform
 import statistics
 from importlib.metadata import version
+from typing import Any
 
 from alternating import Side, Worker, serve
 
 RATE = 1e-4
 DECODER_TOKENS, WIDTH, MLP = 197, 512, 2048
+
+
+def image_rows(pixels: Any, *, first: int) -> dict[str, Any]:
+    """A batch of images as mlmjax reads them; ``first`` is the number of its first row."""
+    import numpy as np
+
+    batch = len(pixels)
+    return {
+        "pixels": pixels,
+        "valid": np.ones(batch, bool),
+        "id": np.stack([np.zeros(batch), first + np.arange(batch)], 1).astype(np.uint32),
+        "epoch": np.zeros(batch, np.int32),
+    }
 
 
 def mlmjax_side(batch: int) -> Side:
@@ -58,12 +72,7 @@ def mlmjax_side(batch: int) -> Side:
 
     def step() -> float:
         nonlocal state, count
-        rows = {
-            "pixels": pixels,
-            "valid": np.ones(batch, bool),
-            "id": np.stack([np.zeros(batch), count + np.arange(batch)], 1).astype(np.uint32),
-            "epoch": np.zeros(batch, np.int32),
-        }
+        rows = image_rows(pixels, first=count)
         count += batch
         state, report = compiled(state, program.place(rows))
         return float(report["mask_loss"])

@@ -8,7 +8,17 @@ os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")
 
 from pydantic import ValidationError
 
-from mlmjax.commands import audit, configs, embed, fill_mask, plan, prepare, reconstruct, train
+from mlmjax.commands import (
+    audit,
+    bench,
+    configs,
+    embed,
+    fill_mask,
+    plan,
+    prepare,
+    reconstruct,
+    train,
+)
 from mlmjax.commands.ending import ending
 from mlmjax.core.errors import UserError
 from mlmjax.training.loop import DivergedError
@@ -21,6 +31,7 @@ USAGE = """mlmjax: pretraining by masked prediction, in JAX
   mlmjax prepare CONFIG [--dotted.option VALUE ...] make its data ready, and say what was read and dropped
   mlmjax audit CONFIG [--dotted.option VALUE ...]   draw its masks, without training, and say what they are like
   mlmjax plan CONFIG --topology v5e:16x16 [...]     compile its step for a pod that is not here, and judge it
+  mlmjax bench CONFIG [--steps N] [...]             make some of its steps here, and say how fast they are
   mlmjax configs                                    the shipped configs
   mlmjax fill-mask RUN [TEXT ...]                   fill [MASK] in texts, or in lines of standard input
   mlmjax reconstruct RUN IMAGE ...                  hide part of images, and draw what the model makes of the rest
@@ -32,6 +43,7 @@ COMMANDS = {
     "prepare": prepare.run,
     "audit": audit.run,
     "plan": plan.run,
+    "bench": bench.run,
     "configs": configs.run,
     "fill-mask": fill_mask.run,
     "reconstruct": reconstruct.run,

@@ -3,8 +3,7 @@
 import argparse
 
 from mlmjax.commands.asking import asked, ended_by_sigterm
-from mlmjax.commands.ending import ending
-from mlmjax.distributed import Peers, together
+from mlmjax.commands.joining import add_peers, as_one
 from mlmjax.experiment import shipped
 
 USAGE = """usage: mlmjax train CONFIG [--dotted.option VALUE ...] [--trust-code]
@@ -23,15 +22,9 @@ def run(arguments: list[str]) -> None:
     """Train an experiment, or go on with a run; alone, or as one of several processes."""
     parser = argparse.ArgumentParser("mlmjax train", add_help=False, allow_abbrev=False)
     parser.add_argument("--trust-code", action="store_true")
-    parser.add_argument("--distributed.coordinator", dest="coordinator")
-    parser.add_argument("--distributed.processes", dest="processes", type=int)
-    parser.add_argument("--distributed.process-id", dest="process_id", type=int)
+    add_peers(parser)
     known, rest = parser.parse_known_args(arguments)
-    peers = Peers(known.coordinator, known.processes, known.process_id)
-    peers.check()
-    if not rest or "-h" in rest or "--help" in rest:
-        asked("train", USAGE, rest, trust_code=known.trust_code)
-    with together(peers, ending), ended_by_sigterm():
+    with as_one(known), ended_by_sigterm():
         experiment, source, _ = asked("train", USAGE, rest, trust_code=known.trust_code)
         from mlmjax.pretraining import pretrain  # slow to import, and not needed for --help
 

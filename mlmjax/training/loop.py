@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 
@@ -78,9 +78,7 @@ def train(
     stops = Vote(program.mesh)
     with interruption() as interrupted, closing(feed(step)) as batches:
         while step < run.steps and not stops(interrupted.is_set()):
-            with clock.waiting():
-                batch = next(batches)
-            state, report = compiled(state, program.place(batch))
+            state, report = advance(program, compiled, state, batches, clock)
             step += 1
             running.append((step, report))
             evaluates = evaluate is not None and _due(step, run.evaluate_every, run.steps)
@@ -122,6 +120,15 @@ def start(program: Program, checkpoints: Checkpoints) -> tuple[TrainState, int]:
     if latest is None:
         return program.initial_state(), 0
     return checkpoints.restore(program.state, latest), latest
+
+
+def advance(
+    program: Program, compiled: Any, state: TrainState, batches: Batches, clock: Clock
+) -> tuple[TrainState, Report]:
+    """Wait for the next batch and hand a step to the device, which makes it while the next is prepared."""
+    with clock.waiting():
+        batch = next(batches)
+    return compiled(state, program.place(batch))
 
 
 def stop_if_diverged(step: int, report: Report, *, limit: int, checkpoints: Checkpoints) -> None:

@@ -176,9 +176,15 @@ class Log:
 
 def peak_memory() -> int:
     """Most bytes used so far on this process's fullest device; of the process where devices do not tell."""
-    stats = [device.memory_stats() for device in jax.local_devices()]
-    peaks = [each["peak_bytes_in_use"] for each in stats if each and "peak_bytes_in_use" in each]
-    if peaks:
-        return max(peaks)
+    peak = device_peak_memory()
+    if peak is not None:
+        return peak
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def device_peak_memory() -> int | None:
+    """Most bytes used so far on this process's fullest device; None where devices do not tell."""
+    stats = [device.memory_stats() for device in jax.local_devices()]
+    peaks = [each["peak_bytes_in_use"] for each in stats if each and "peak_bytes_in_use" in each]
+    return max(peaks, default=None)
