@@ -28,7 +28,8 @@ def start(folder: Path, count: int, *, devices: int = 8, **order: Any) -> list[s
         folder: for their files.
         count: processes.
         devices: of all together.
-        order: see ``tests.worker``; with ``only``, one of the processes alone is started.
+        order: see ``tests.worker``; with ``only``, one of the processes alone is started; with ``slurm`` they are
+            told of each other as ``srun`` does.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
@@ -37,10 +38,21 @@ def start(folder: Path, count: int, *, devices: int = 8, **order: Any) -> list[s
     flags = [each for each in os.environ["XLA_FLAGS"].split() if "device_count" not in each]
     flags.append(f"--xla_force_host_platform_device_count={devices // count}")
     own = order.pop("own", [{}] * count)
-    only = order.pop("only", None)
+    only, slurm = order.pop("only", None), order.pop("slurm", False)
     started = []
     for number in range(count) if only is None else [only]:
         text = {"coordinator": f"localhost:{port}", "processes": count, "number": number}
+        told = {}
+        if slurm:
+            text |= {"coordinator": None, "processes": None}
+            told = {
+                "SLURM_JOB_ID": str(port),
+                "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_STEP_NUM_NODES": "1",
+                "SLURM_NTASKS": str(count),
+                "SLURM_PROCID": str(number),
+                "SLURM_LOCALID": str(number),
+            }
         path = folder / f"{number}.json"
         out = folder / f"{number}.out"
         out.unlink(missing_ok=True)
@@ -48,7 +60,7 @@ def start(folder: Path, count: int, *, devices: int = 8, **order: Any) -> list[s
         started.append(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.worker", str(path)],
-                env={**os.environ, "XLA_FLAGS": " ".join(flags)},
+                env={**os.environ, **told, "XLA_FLAGS": " ".join(flags)},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,

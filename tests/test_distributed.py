@@ -181,10 +181,10 @@ def final(experiment: Experiment) -> dict[str, np.ndarray]:
 
 
 def test_processes_that_disagree_are_refused(experiment: Experiment, tmp_path: Path) -> None:
-    """In an option; and in the data, where each has its own copy."""
+    """In an option, where SLURM started them; and in the data, of which each has a copy."""
     other = experiment.updated(data=experiment.data.updated(batch=16))
     own = [{"experiment": each.to_json()} for each in (experiment, other)]
-    done = together(tmp_path / "config", 2, own=own)
+    done = together(tmp_path / "config", 2, own=own, slurm=True)
     assert done.status == [2, 2]
     for said in done.said:
         assert "data.batch: 8 on process 0, 16 on process 1" in said

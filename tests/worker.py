@@ -22,11 +22,9 @@ def main(order: dict[str, Any]) -> None:
     if "folder" in order:
         os.chdir(order["folder"])
         os.environ["XDG_CACHE_HOME"] = order["folder"]
-    with together(
-        Peers(order["coordinator"], order["processes"], number),
-        ending,
-        seconds=order.get("seconds", 60),
-    ):
+    by_launcher = order["coordinator"] is None
+    peers = Peers() if by_launcher else Peers(order["coordinator"], order["processes"], number)
+    with together(peers, ending, seconds=order.get("seconds", 60)):
         if "experiments" in order:
             from tests.tracing import trace
 
