@@ -67,25 +67,45 @@ def same(found: list[Traced], expected: list[Traced]) -> None:
     )
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-@pytest.mark.parametrize("kind", [0, 1], ids=["bert_tiny", "mae_tiny"])
+SPREAD = [
+    pytest.param(0, MESHES[0], id="bert_tiny on data 8", marks=pytest.mark.slow),
+    pytest.param(0, MESHES[1], id="bert_tiny on fsdp 8"),
+    pytest.param(0, MESHES[2], id="bert_tiny on all three"),
+    pytest.param(1, MESHES[0], id="mae_tiny on data 8"),
+    pytest.param(1, MESHES[1], id="mae_tiny on fsdp 8", marks=pytest.mark.slow),
+    pytest.param(1, MESHES[2], id="mae_tiny on all three"),
+]
+
+
+@pytest.mark.parametrize(("kind", "mesh"), SPREAD)
 def test_the_run_is_the_same_on_eight_devices(
     tiny: list[Experiment], alone: list[list[Traced]], kind: int, mesh: MeshConfig
 ) -> None:
     same(trace(on(tiny[kind], mesh)), alone[kind])
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    ("kind", "count", "mesh"),
+    [
+        pytest.param(0, 2, MESHES[1], id="bert_tiny on 2 processes, fsdp 8"),
+        pytest.param(1, 4, MIXED, id="mae_tiny on 4 processes, all three axes"),
+        pytest.param(1, 2, MESHES[0], id="mae_tiny on 2, data 8", marks=pytest.mark.slow),
+        pytest.param(0, 4, MIXED, id="bert_tiny on 4, all three", marks=pytest.mark.slow),
+    ],
+)
 def test_the_run_is_the_same_on_several_processes(
-    tiny: list[Experiment], alone: list[list[Traced]], count: int, tmp_path: Path
+    tiny: list[Experiment],
+    alone: list[list[Traced]],
+    kind: int,
+    count: int,
+    mesh: MeshConfig,
+    tmp_path: Path,
 ) -> None:
-    """On 2 processes an eighth of the state lies on each device; on 4, tensors are cut too."""
-    mesh = {2: MeshConfig(data=1, fsdp=8), 4: MIXED}[count]
-    done = together(tmp_path, count, experiments=[on(each, mesh).to_json() for each in tiny])
+    done = together(tmp_path, count, experiments=[on(tiny[kind], mesh).to_json()])
     assert done.status == [0] * count, done.said
     for out in done.out:
-        for found, expected in zip(json.loads(out.read_text()), alone, strict=True):
-            same([Traced(*each) for each in found], expected)
+        (found,) = json.loads(out.read_text())
+        same([Traced(*each) for each in found], alone[kind])
 
 
 @pytest.fixture
@@ -112,11 +132,15 @@ def checkpoint(experiment: Experiment) -> int:
 @pytest.mark.parametrize(
     ("process", "how", "cause"),
     [
-        (1, "raise", "process 1 ended: RuntimeError: the disk of this host is gone"),
-        (1, "SIGKILL", "1\nThe tasks have crashed"),
-        (0, "SIGKILL", "coordination service"),
+        pytest.param(
+            *(1, "raise", "process 1 ended: RuntimeError: the disk of this host is gone"),
+            id="an exception",
+        ),
+        pytest.param(1, "SIGKILL", "1\nThe tasks have crashed", id="a kill"),
+        pytest.param(
+            *(0, "SIGKILL", "coordination service"), id="the first", marks=pytest.mark.slow
+        ),
     ],
-    ids=["an exception", "a kill", "a kill of the first"],
 )
 def test_a_failure_of_one_ends_all(
     long: Experiment, tmp_path: Path, process: int, how: str, cause: str

@@ -279,6 +279,7 @@ def test_a_ratio_schedule_hides_what_a_constant_ratio_would() -> None:
         assert hidden.mask.positions.shape == (4, 18)
 
 
+@pytest.mark.slow  # tests/test_distributed.py compares the steps of a shipped config
 def test_masks_and_step_are_the_same_on_eight_devices() -> None:
     """All parameters lie in shards; loss, gradient and masks are those of one device."""
     graph, parameters = nnx.split(model())

@@ -59,13 +59,10 @@ def run(experiment: Experiment, mesh: MeshConfig, steps: int = 3) -> tuple[dict,
     return jax.device_get(state.parameters), jax.device_get(report)
 
 
+@pytest.mark.slow  # tests/test_distributed.py compares the losses of shipped configs
 @pytest.mark.parametrize(
     "mesh",
-    [
-        pytest.param(MeshConfig(data=8), marks=pytest.mark.slow),  # the mesh of nearly all tests
-        MeshConfig(data=1, fsdp=8),
-        MeshConfig(data=2, fsdp=2, tensor=2),
-    ],
+    [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), MeshConfig(data=2, fsdp=2, tensor=2)],
 )
 def test_one_device_and_eight_agree(small: Experiment, mesh: MeshConfig) -> None:
     alone, report = run(small, ONE)
@@ -94,7 +91,10 @@ def test_initial_values_do_not_depend_on_the_mesh(small: Experiment) -> None:
     chex.assert_trees_all_close(jax.device_get(alone), jax.device_get(spread), atol=1e-7)
 
 
-@pytest.mark.parametrize("accumulate", [2, pytest.param(4, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize(
+    "accumulate",
+    [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 8],
+)
 def test_micro_batches_give_the_gradient_of_the_whole(small: Experiment, accumulate: int) -> None:
     """Rows with 1 and with 5 targets fall into different micro-batches; the sums are divided once."""
     plain = small.updated(model=small.model.updated(dropout=0.0, attention_dropout=0.0))
