@@ -112,7 +112,7 @@ def connect(peers: Peers, *, seconds: int = 300) -> None:
             peers.coordinator,
             peers.processes,
             peers.process_id,
-            cluster_detection_method=None if alone else "deactivate",
+            cluster_detection_method=None if alone and _may_be_launched() else "deactivate",
             initialization_timeout=seconds + HEARTBEAT,
             heartbeat_timeout_seconds=HEARTBEAT,
         )
@@ -122,6 +122,14 @@ def connect(peers: Peers, *, seconds: int = 300) -> None:
             raise
     finally:
         clock.cancel()
+
+
+def _may_be_launched() -> bool:
+    """Whether a launcher may have started this process as one of several; a lone pod of Kubernetes is none."""
+    numbered = ("JOB_COMPLETION_INDEX", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES")
+    return "KUBERNETES_SERVICE_HOST" not in os.environ or any(
+        name in os.environ for name in numbered
+    )
 
 
 @contextmanager
@@ -139,7 +147,9 @@ def together(
         UserError: see :func:`connect`.
     """
     connect(peers, seconds=seconds)
-    if jax.process_count() == 1:
+    if (
+        not jax.distributed.is_initialized()
+    ):  # which asks for no device, so that --help does not either
         yield
         return
     watch = _Watch()

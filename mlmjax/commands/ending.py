@@ -1,5 +1,6 @@
 """How a command ends that did not do what was asked: exit status and sentence."""
 
+import signal
 import sys
 import traceback
 
@@ -24,6 +25,7 @@ def ending(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted."
     if isinstance(error, SystemExit):
-        return (error.code, "ended.") if isinstance(error.code, int) else (1, str(error.code))
+        how = "terminated." if error.code == 128 + signal.SIGTERM else "ended."
+        return (error.code, how) if isinstance(error.code, int) else (1, str(error.code))
     traceback.print_exception(error, file=sys.stderr)
     return 1, f"{type(error).__name__}: {error}"
