@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.interpreters.partial_eval import dce_jaxpr
 
 
 def product_flops(traced: ClosedJaxpr) -> float:
     """Operations of all matrix products and convolutions, 2 for a multiplication and addition.
 
     Of branches the most expensive counts. A loop whose number of turns is not known when it is traced counts once.
+    What nothing depends on does not count, since no compiler keeps it.
     """
-    found = (times * _of_equation(equation) for equation, times in equations(traced.jaxpr))
+    used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
+    found = (times * _of_equation(equation) for equation, times in equations(used))
     return sum(found, 0.0)
 
 
