@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from mlmjax.core.axes import constrain
 from mlmjax.core.config import Config
 from mlmjax.nn.attention import Attention, Implementation, Visibility
+from mlmjax.nn.blockwise import SAVED
 from mlmjax.nn.dropout import dropout
 from mlmjax.nn.linear import Linear, layer_norm
 
@@ -55,11 +56,13 @@ class TransformerConfig(Config):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Rate on embeddings and on the output of each sub-layer."""
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Rate on attention probabilities; only where it is 0 is a fused attention kernel used."""
+    """Rate on attention probabilities; 0 for any implementation of attention but ``xla``."""
     attention: Implementation = "xla"
-    """Implementation of attention: ``cudnn`` for NVIDIA GPUs in half precision."""
+    """Implementation of attention: ``xla`` holds all scores of a row at once. For long rows ``flash``, which is
+    ``splash`` on TPUs, ``cudnn`` on NVIDIA GPUs in half precision, and ``blockwise`` elsewhere."""
     remat: Remat = "dots"
-    """What the backward pass computes again: nothing, all but the products with parameters, or everything."""
+    """What the backward pass computes again: nothing, all but the products with parameters (and attention in
+    blocks), or everything."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute type; parameters, norms, softmax and losses are float32."""
 
@@ -67,10 +70,18 @@ class TransformerConfig(Config):
     def _divides(self) -> Self:
         if self.hidden % self.heads:
             raise ValueError(f"hidden {self.hidden} is not a multiple of heads {self.heads}")
-        if self.attention == "cudnn" and self.attention_dropout > 0:
-            raise ValueError("attention 'cudnn' has no dropout: set attention_dropout to 0")
+        if self.attention != "xla" and self.attention_dropout > 0:
+            raise ValueError(
+                f"attention '{self.attention}' has no dropout: set attention_dropout to 0"
+            )
         if self.attention == "cudnn" and self.dtype == "float32":
             raise ValueError("attention 'cudnn' computes in half precision: set dtype bfloat16")
+        size = self.hidden // self.heads
+        if self.attention == "cudnn" and size % 8:
+            raise ValueError(
+                f"attention 'cudnn' takes heads whose width is a multiple of 8, not {size}: change hidden or "
+                "heads, or set attention to 'flash'"
+            )
         return self
 
     def flops(self, length: int) -> float:
@@ -196,5 +207,9 @@ def _remat(block: Callable, policy: str) -> Callable:
     """The block, computed again in the backward pass as far as the policy says."""
     if policy == "none":
         return block
-    kept = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}[policy]
+    policies = jax.checkpoint_policies
+    products = policies.save_from_both_policies(
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(SAVED)
+    )
+    kept = {"dots": products, "full": None}[policy]
     return jax.checkpoint(block, policy=kept, prevent_cse=False)

@@ -8,26 +8,31 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.interpreters.partial_eval import dce_jaxpr
 
 
 def product_flops(traced: ClosedJaxpr) -> float:
     """Operations of all matrix products and convolutions, 2 for a multiplication and addition.
 
     Of branches the most expensive counts. A loop whose number of turns is not known when it is traced counts once.
+    What nothing depends on does not count, since no compiler keeps it.
     """
-    found = (times * _of_equation(equation) for equation, times in equations(traced.jaxpr))
+    used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
+    found = (times * _of_equation(equation) for equation, times in equations(used))
     return sum(found, 0.0)
 
 
 def stacked_bytes(traced: ClosedJaxpr) -> int:
-    """Bytes of what scans stack up as they run, such as what a backward pass keeps of each layer."""
+    """Bytes of what scans stack up as they run, such as what a backward pass keeps of each layer.
+
+    A scan within a scan counts once: each turn takes the place of the one before.
+    """
     return sum(
-        times
-        * sum(
+        sum(
             each.aval.size * each.aval.dtype.itemsize
             for each in equation.outvars[equation.params["num_carry"] :]
         )
-        for equation, times in equations(traced.jaxpr)
+        for equation, _ in equations(traced.jaxpr)
         if equation.primitive.name == "scan"
     )
 
@@ -41,9 +46,21 @@ def equations(jaxpr: Jaxpr, times: int = 1) -> Iterator[tuple[Any, int]]:
             inner = [
                 max(inner, key=lambda each: sum(n * _of_equation(e) for e, n in equations(each)))
             ]
-        often = equation.params["length"] if equation.primitive.name == "scan" else 1
         for each in inner:
-            yield from equations(each, times * often)
+            yield from equations(each, times * _often(equation))
+
+
+def _often(equation: Any) -> int:
+    """How often what is within an equation is run, all devices together."""
+    params = equation.params
+    match equation.primitive.name:
+        case "scan":
+            return params["length"]
+        case "shard_map":  # it is written for one device
+            return params["mesh"].size
+        case "pallas_call":
+            return math.prod(params["grid_mapping"].grid)
+    return 1
 
 
 def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:

@@ -64,7 +64,8 @@ class Program:
         check_batch(mesh, experiment.data.batch, accumulate=run.accumulate)
         graph, model = module_graph(experiment.model)
         optimizer = experiment.optimizer.build(shapes(model), run.steps)
-        metrics = _metrics_of(experiment, graph, model, spec)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            metrics = _metrics_of(experiment, graph, model, spec)
         abstract = jax.eval_shape(_creation(experiment, optimizer, metrics))
         shardings = state_shardings(mesh, abstract, model)
         return cls(

@@ -141,8 +141,15 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32_parameters() -> None:
     ("changes", "sentence"),
     [
         ({"hidden": 18}, "not a multiple of heads"),
-        ({"attention": "cudnn"}, "set attention_dropout to 0"),
+        ({"attention": "cudnn"}, "'cudnn' has no dropout: set attention_dropout to 0"),
+        ({"attention": "flash"}, "'flash' has no dropout: set attention_dropout to 0"),
+        ({"attention": "splash"}, "set attention_dropout to 0"),
+        ({"attention": "blockwise"}, "set attention_dropout to 0"),
         ({"attention": "cudnn", "attention_dropout": 0}, "set dtype bfloat16"),
+        (
+            {"attention": "cudnn", "attention_dropout": 0, "dtype": "bfloat16"},
+            "a multiple of 8, not 4: .* 'flash'",
+        ),
         ({"dropout": 1.0}, "less than 1"),
     ],
 )

@@ -1,5 +1,6 @@
 """Plans of steps: what a device holds, and what the command says."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -12,6 +13,7 @@ from mlmjax.planning.chips import Topology
 from mlmjax.planning.plan import _needed, devices, plan
 from mlmjax.planning.search import layouts, mended
 from mlmjax.sharding import MeshConfig
+from mlmjax.training.step import Program
 from tests.commands import printed, refused
 
 KEYS = {"fits", "bytes_per_device", "flops_per_device", "bound", "mfu_bound"}
@@ -19,8 +21,6 @@ KEYS = {"fits", "bytes_per_device", "flops_per_device", "bound", "mfu_bound"}
 
 def parameters(experiment: Experiment) -> int:
     """Bytes of all parameters."""
-    from mlmjax.training.step import Program
-
     state = Program.of(experiment.fitted(experiment.data.abstract_vocabulary())).state
     return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(state.parameters))
 
@@ -123,6 +123,25 @@ def test_a_step_is_compiled_for_a_pod(experiment: Experiment) -> None:
     assert set(found.seconds) == {"compute", "memory", "interconnect"}
     kinds = {each.kind for each in found.collectives}
     assert "all-gather" in kinds  # of parameters
+
+
+@pytest.mark.usefixtures("compiler")
+def test_packed_rows_are_compiled_for_tpus_with_the_kernel_of_theirs(
+    experiment: Experiment,
+) -> None:
+    """On a mesh of all three axes; one kernel forward and two backward, and no array of pairs of positions."""
+    long = experiment.updated(
+        model=experiment.model.updated(
+            attention="flash", attention_dropout=0.0, positions=1024, dtype="bfloat16"
+        ),
+        data=experiment.data.updated(length=1000, layout="packed"),
+    )
+    fitted = long.fitted(long.data.abstract_vocabulary())
+    mesh = MeshConfig(data=2, fsdp=2, tensor=2).make(devices(Topology.parse("v5e:2x4")))
+    program = Program.of(fitted, mesh)
+    text = program.step().lower(program.state, program.batch).compile().as_text()
+    assert text.count('custom_call_target="tpu_custom_call"') == 3
+    assert not re.search(r"\b(1000,1000|1024,1024)\b", text)
 
 
 @pytest.mark.usefixtures("compiler")

@@ -4,14 +4,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from mlmjax.core.axes import per_shard
 from mlmjax.data.images import ImageData
 from mlmjax.experiment import Experiment, RunConfig
 from mlmjax.models.bert import BertConfig
 from mlmjax.models.mae import DecoderConfig, MaeConfig
 from mlmjax.models.vit import VitConfig
+from mlmjax.nn.splash import splash_attention
 from mlmjax.objectives.mae import MaskedAutoencoder
 from mlmjax.optim import AdamW, WarmupSchedule
 from mlmjax.planning.products import product_flops, stacked_bytes
+from mlmjax.sharding import MeshConfig
 from mlmjax.training.step import Program
 
 
@@ -53,6 +56,38 @@ def test_branches_convolutions_and_loops_within_loops() -> None:
     assert product_flops(jax.make_jaxpr(nested)(rows)) == 15 * 2 * 4**3
     image = jnp.ones((1, 2, 10, 10))
     assert product_flops(jax.make_jaxpr(convolution)(image)) == 2 * 6 * 8 * 8 * 2 * 9
+
+
+def test_a_scan_within_a_scan_stacks_in_the_same_place_at_each_turn() -> None:
+    rows = jnp.ones((3, 8))
+
+    def stacked(rows: jax.Array, length: int) -> jax.Array:
+        return jax.lax.scan(lambda rows, _: (rows + 1, rows), rows, None, length=length)[1]
+
+    def nested(rows: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda rows, _: (stacked(rows, 5).sum(0), None), rows, None, length=7)[
+            0
+        ]
+
+    assert stacked_bytes(jax.make_jaxpr(nested)(rows)) == 5 * rows.size * 4
+
+
+def test_a_kernel_counts_for_its_grid_and_for_each_device() -> None:
+    """Two products forward, three for the queries' gradient, four for the others, over rows of whole blocks."""
+    mesh = MeshConfig(data=2, tensor=2).make(jax.devices()[:4])
+    places = ("batch", None, "heads", None)
+
+    def loss(*arrays: jax.Array) -> jax.Array:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            run = per_shard(splash_attention, inputs=(places,) * 3, output=places)
+            return run(*arrays).sum()
+
+    shapes = [jax.ShapeDtypeStruct((4, 1000, 6, 16), jnp.float32)] * 3
+    product = 2 * 4 * 6 * 1024**2 * 16
+    assert product_flops(jax.make_jaxpr(loss)(*shapes)) == 2 * product
+    gradient = jax.grad(loss, argnums=(0, 1, 2))
+    found = product_flops(jax.make_jaxpr(gradient)(*shapes))
+    assert found == pytest.approx(9 * product, rel=2e-3)
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])
