@@ -4,16 +4,18 @@ import math
 import os
 import re
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Literal
 
 import jax
-from jax.sharding import AbstractMesh, AxisType
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, SingleDeviceSharding
 
 from mlmjax.core.errors import UserError
 from mlmjax.experiment import Experiment
 from mlmjax.planning.chips import Topology
-from mlmjax.planning.hlo import Moved, traffic
 from mlmjax.planning.products import product_flops, stacked_bytes
+from mlmjax.planning.traffic import Moved, traffic
 from mlmjax.training.step import Program
 
 DAY = 24 * 3600.0
@@ -141,6 +143,7 @@ def plan(experiment: Experiment, topology: Topology) -> Plan:
     fitted = experiment.fitted(experiment.data.abstract_vocabulary())
     compiles = topology.chip.kind == "tpu"
     mesh = fitted.mesh.make(devices(topology)) if compiles else _abstract(fitted, topology)
+    limit = usable_memory(topology) if compiles else topology.chip.memory
     program = Program.of(fitted, mesh)
     traced = program.step().trace(program.state, program.batch)
     flops = product_flops(traced.jaxpr) / topology.devices
@@ -160,7 +163,7 @@ def plan(experiment: Experiment, topology: Topology) -> Plan:
             needed = _needed(str(error))
             if needed is None:
                 raise
-            memory = Memory(**held, activations=needed[0], limit=needed[1])
+            memory = Memory(**held, activations=needed[0], limit=limit)
         else:
             found = compiled.memory_analysis()
             used = (
@@ -170,7 +173,7 @@ def plan(experiment: Experiment, topology: Topology) -> Plan:
                 + found.temp_size_in_bytes
                 + found.generated_code_size_in_bytes
             )
-            memory = Memory(**held, activations=used - sum(held.values()), limit=chip.memory)
+            memory = Memory(**held, activations=used - sum(held.values()), limit=limit)
             counted = traffic(compiled.as_text())
             moved, between = counted.memory, tuple(counted.between.values())
             seconds["memory"] = counted.memory / chip.bandwidth
@@ -229,6 +232,21 @@ def devices(topology: Topology) -> list[jax.Device]:
             "even, or the slice is one of 1x1, 2x2, 2x4."
         ) from error
     return list(found)
+
+
+@cache
+def usable_memory(topology: Topology) -> int:
+    """Bytes of a TPU's memory that its compiler gives to a program: it says so of one that needs more."""
+    sharding = SingleDeviceSharding(devices(topology)[0])
+    numbers = topology.chip.memory // 4  # of 4 bytes; the result needs as much again
+    given = jax.ShapeDtypeStruct((numbers,), jnp.float32, sharding=sharding)
+    try:
+        jax.jit(lambda given: given + 1).lower(given).compile()
+    except jax.errors.JaxRuntimeError as error:
+        needed = _needed(str(error))
+        if needed is not None:
+            return needed[1]
+    return topology.chip.memory
 
 
 def _abstract(experiment: Experiment, topology: Topology) -> AbstractMesh:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from mlmjax.planning.hlo import Traffic, traffic
+from mlmjax.planning.traffic import Traffic, traffic
 
 LOOP = """
 HloModule jit_f, entry_computation_layout={(f32[4,8]{1,0})->f32[4,8]{1,0}}
@@ -73,6 +73,48 @@ def test_a_loop_counts_for_its_turns_and_slices_for_themselves() -> None:
     cut, reduced, put = 2 * row + counter, 2 * row, row + row + counter
     # What is on the chip (S(1)) costs nothing to write.
     assert found.memory == 12 * (cut + reduced + put) + whole
+
+
+def test_a_counter_that_grows_by_two_turns_half_as_often() -> None:
+    """As where a compiler has put two turns into one."""
+    text = LOOP.replace(
+        "%turn = s32[] get-tuple-element(%state), index=0",
+        "%turn = s32[] get-tuple-element(%state), index=0\n  %two = s32[] constant(2)\n"
+        "  %later = s32[] add(%turn, %two)",
+    ).replace("tuple(%turn, %read, %whole)", "tuple(%later, %read, %whole)")
+    assert traffic(text).between["all-reduce"].count == 6
+
+
+FUSED = """
+HloModule jit_g, entry_computation_layout={(f32[4,8]{1,0})->f32[16,8]{1,0}}
+
+%begun (shard: f32[4,8]) -> f32[16,8] {
+  %shard = f32[4,8]{1,0} parameter(0)
+  ROOT %gathered = f32[16,8]{1,0} all-gather(%shard), channel_id=7, replica_groups=[1,4]<=[4], dimensions={0}
+}
+
+%beside (shard.1: f32[4,8]) -> f32[16,8] {
+  %shard.1 = f32[4,8]{1,0} parameter(0)
+  ROOT %gathered.1 = f32[16,8]{1,0} all-gather(%shard.1), channel_id=7, replica_groups=[1,4]<=[4], dimensions={0}
+}
+
+%other (shard.2: f32[4,8]) -> f32[16,8] {
+  %shard.2 = f32[4,8]{1,0} parameter(0)
+  ROOT %gathered.2 = f32[16,8]{1,0} all-gather(%shard.2), channel_id=8, replica_groups=[1,4]<=[4], dimensions={0}
+}
+
+ENTRY %main (x: f32[4,8]) -> f32[16,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %first = f32[16,8]{1,0} fusion(%x), kind=kCustom, calls=%begun
+  %second = f32[16,8]{1,0} fusion(%x), kind=kCustom, calls=%beside
+  ROOT %third = f32[16,8]{1,0} fusion(%x), kind=kCustom, calls=%other
+}
+"""
+
+
+def test_what_is_gathered_within_fusions_counts_once_a_channel() -> None:
+    gathered = traffic(FUSED).between["all-gather"]
+    assert (gathered.count, gathered.bytes, gathered.sent) == (2, 2 * 128, 2 * 3 * 128)
 
 
 def test_a_loop_without_a_known_end_is_told() -> None:
