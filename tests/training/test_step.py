@@ -1,6 +1,9 @@
 """One step: the same on any mesh, in any number of micro-batches; skipped where it is not finite."""
 
+import math
+import re
 from dataclasses import replace
+from typing import Any
 
 import chex
 import jax
@@ -10,8 +13,9 @@ import pytest
 
 from mlmjax.core.types import Context
 from mlmjax.core.vocabulary import Vocabulary
-from mlmjax.experiment import Experiment
+from mlmjax.experiment import Experiment, load_experiment
 from mlmjax.optim import Adafactor, AdamW, Lamb, WarmupSchedule
+from mlmjax.planning.traffic import traffic
 from mlmjax.sharding import MeshConfig
 from mlmjax.training.step import Program, loss_and_gradient
 
@@ -177,3 +181,43 @@ def test_every_optimizer_learns(small: Experiment, optimizer: type) -> None:
         state, report = step(state, program.place(rows(0)))
         losses.append(float(report["mask_loss"]))
     assert losses[-1] < 0.9 * losses[0]
+
+
+def held(tree: Any) -> tuple[int, int]:
+    """Bytes of all arrays, and of those parts of them that lie on the first device."""
+    leaves = jax.tree.leaves(tree)
+    return sum(each.nbytes for each in leaves), sum(
+        shard.data.nbytes
+        for each in leaves
+        for shard in each.addressable_shards
+        if shard.device == jax.devices()[0]
+    )
+
+
+def test_fsdp_leaves_an_eighth_on_each_device(small: Experiment) -> None:
+    """All that has an axis of the hidden width is cut; other biases are small, and are not."""
+    state = program_on(small, MeshConfig(data=1, fsdp=8)).initial_state()
+    for tree in (state.parameters, state.optimizer):
+        whole, here = held(tree)
+        assert whole / 8 <= here < whole / 6
+
+
+def test_fsdp_gathers_one_layer_at_a_time() -> None:
+    """BERT-large: what is computed in between is far less than its parameters."""
+    large = load_experiment("bert_large").updated(mesh=MeshConfig(data=1, fsdp=8))
+    large = large.updated(data=large.data.updated(batch=8, length=64))
+    program = Program.of(large.fitted(large.data.abstract_vocabulary()))
+    compiled = program.step().lower(program.state, program.batch).compile()
+    shapes = jax.tree.leaves(program.state.parameters)
+    parameters = sum(4 * math.prod(each.shape) for each in shapes)
+    memory = compiled.memory_analysis()
+    assert memory.argument_size_in_bytes < 3.1 * parameters / 8  # with both moments
+    assert memory.temp_size_in_bytes < 0.3 * parameters  # of which gradients are an eighth
+
+    text = compiled.as_text()
+    layers = large.model.layers
+    gathered = re.findall(r"= \w+\[([\d,]*)\]\S* all-gather\(", text)
+    assert gathered
+    assert not any(shape.startswith(f"{layers},") for shape in gathered)
+    # Four kernels of each layer, once forward and once backward.
+    assert traffic(text).between["all-gather"].count >= 2 * 4 * layers
