@@ -99,7 +99,7 @@ class Attention(nnx.Module):
         if key is None or self.dropout == 0:
             mixed = attention(query, keys, value, visibility, implementation=self.implementation)
         else:
-            mixed = attention_with_dropout(
+            mixed = plain_attention(
                 query, keys, value, mask=visibility.mask(), rate=self.dropout, key=key
             )
         return self.out(mixed)
@@ -120,8 +120,7 @@ def attention(
     """
     chosen = _chosen(implementation, query, visibility)
     if chosen == "xla":
-        mask = visibility.mask()
-        return jax.nn.dot_product_attention(query, keys, value, mask=mask, implementation="xla")
+        return plain_attention(query, keys, value, mask=visibility.mask())
     if chosen == "blockwise":
         return blockwise_attention(query, keys, value, visibility.segments())
     places = ("batch", None, "heads", None)
@@ -184,22 +183,44 @@ def _cudnn(query: Array, keys: Array, value: Array, visibility: Visibility) -> A
     )
 
 
-def attention_with_dropout(
+def plain_attention(
     query: Float[Array, "batch queries heads size"],
     keys: Float[Array, "batch keys heads size"],
     value: Float[Array, "batch keys heads size"],
     *,
     mask: Bool[Array, "#batch #heads #queries keys"] | None,
-    rate: float,
-    key: Key[Array, ""],
+    rate: float = 0.0,
+    key: Key[Array, ""] | None = None,
 ) -> Float[Array, "batch queries heads size"]:
-    """Attention with dropout on its probabilities, which :func:`attention` lacks.
+    """Attention by all scores at once, and with dropout on its probabilities; softmax is float32.
 
-    BERT drops attention probabilities (Devlin et al. 2019, appendix A.2). Softmax is float32.
+    BERT drops attention probabilities (Devlin et al. 2019, appendix A.2). ``jax.nn.dot_product_attention`` has no
+    dropout, and in half precision its backward pass multiplies in float32.
     """
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query, keys, preferred_element_type=jnp.float32)
-    scores = scores * query.shape[-1] ** -0.5
+    scores = _scores(query, keys) * query.shape[-1] ** -0.5
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
     probabilities = dropout(jax.nn.softmax(scores), rate, key=key).astype(value.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
+
+
+@jax.custom_vjp
+def _scores(
+    query: Float[Array, "batch queries heads size"], keys: Float[Array, "batch keys heads size"]
+) -> Float[Array, "batch heads queries keys"]:
+    """Products of queries and keys: float32, made of operands of their own type, forward and backward."""
+    return jnp.einsum("bqhd,bkhd->bhqk", query, keys, preferred_element_type=jnp.float32)
+
+
+def _scores_forward(query: Array, keys: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _scores(query, keys), (query, keys)
+
+
+def _scores_backward(kept: tuple[Array, Array], upstream: Array) -> tuple[Array, Array]:
+    query, keys = kept
+    upstream = upstream.astype(query.dtype)
+    to_query = jnp.einsum("bhqk,bkhd->bqhd", upstream, keys)
+    return to_query, jnp.einsum("bhqk,bqhd->bkhd", upstream, query)
+
+
+_scores.defvjp(_scores_forward, _scores_backward)

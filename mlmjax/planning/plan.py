@@ -209,8 +209,9 @@ def devices(topology: Topology) -> list[jax.Device]:
         ) from None
     from jax.experimental import topologies
 
-    # It would ask for the machine that it runs on, which is none of these.
+    # It would ask for the machine that it runs on, which is none of these, and lock it for this process.
     for name, value in (
+        ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
         ("TPU_SKIP_MDS_QUERY", "1"),
         ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
         ("TPU_WORKER_HOSTNAMES", "localhost"),

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from pydantic import ValidationError
 
-from mlmjax.nn.attention import Visibility, attention_with_dropout
+from mlmjax.nn.attention import Visibility, plain_attention
 from mlmjax.nn.dropout import dropout
 from mlmjax.nn.transformer import Transformer, TransformerConfig
 
@@ -116,9 +116,9 @@ def test_without_a_key_there_is_no_dropout() -> None:
     assert not np.array_equal(model(HIDDEN, VISIBLE).hidden, model(HIDDEN, VISIBLE, KEY).hidden)
 
 
-def test_attention_with_dropout_at_rate_zero_is_attention() -> None:
+def test_plain_attention_at_rate_zero_is_attention() -> None:
     query, keys, value = jax.random.normal(KEY, (3, 2, 8, 4, 5))
-    found = attention_with_dropout(query, keys, value, mask=VISIBLE.mask(), rate=0.0, key=KEY)
+    found = plain_attention(query, keys, value, mask=VISIBLE.mask(), rate=0.0, key=KEY)
     wanted = jax.nn.dot_product_attention(query, keys, value, mask=VISIBLE.mask())
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
