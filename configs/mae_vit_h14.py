@@ -6,6 +6,11 @@ Source: He et al. 2022, section 4 and appendix A.1; recipe and data are those of
 (table 3): after 1600 epochs (`--run.steps 500000`) 86.9% of ImageNet's validation images with fine-tuning. Cost,
 for accelerators: about twice that of mae_vit_l16, which took 31 hours on 128 TPU-v3 cores. Not trained here; it is
 traced by shapes.
+
+    mlmjax plan mae_vit_h14 --topology v5e:16x16 --mesh.fsdp 16
+
+fits 256 chips in 2.19 of 15.75 GiB each. A step takes at least 24 ms, bound by computing, and the run 1.6
+hours; at most 99% of the chips' peak.
 """
 
 from mlmjax.experiment import load_experiment

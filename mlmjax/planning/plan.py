@@ -5,6 +5,7 @@ import os
 import re
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import combinations_with_replacement
 from typing import Any, Literal
 
 import jax
@@ -13,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, SingleDeviceSharding
 
 from mlmjax.core.errors import UserError
 from mlmjax.experiment import Experiment
-from mlmjax.planning.chips import Topology
+from mlmjax.planning.chips import Chip, Topology
 from mlmjax.planning.products import product_flops, stacked_bytes
 from mlmjax.planning.traffic import Moved, traffic
 from mlmjax.training.step import Program
@@ -163,7 +164,8 @@ def plan(experiment: Experiment, topology: Topology) -> Plan:
             needed = _needed(str(error))
             if needed is None:
                 raise
-            memory = Memory(**held, activations=needed[0], limit=limit)
+            between = max(needed[0] - sum(held.values()), 0)  # what it needs in all is told
+            memory = Memory(**held, activations=between, limit=limit)
         else:
             found = compiled.memory_analysis()
             used = (
@@ -207,8 +209,6 @@ def devices(topology: Topology) -> list[jax.Device]:
         raise UserError(
             f"--topology {topology}: the compiler for TPUs is not installed; pip install 'mlmjax[plan]' does it."
         ) from None
-    from jax.experimental import topologies
-
     # It would ask for the machine that it runs on, which is none of these, and lock it for this process.
     for name, value in (
         ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
@@ -217,22 +217,41 @@ def devices(topology: Topology) -> list[jax.Device]:
         ("TPU_WORKER_HOSTNAMES", "localhost"),
     ):
         os.environ.setdefault(name, value)
+    try:
+        return _described(topology)
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(
+            f"--topology {topology}: the compiler for TPUs does not know it: {str(error).splitlines()[0]} It knows "
+            f"{', '.join(_known(topology.chip))}, among others."
+        ) from error
+
+
+def _described(topology: Topology) -> list[jax.Device]:
+    """The devices of a topology, from the compiler."""
+    from jax.experimental import topologies
+
     options: dict[str, Any] = {}
     if topology.chip.name == "v4":
         options["chip_config_name"] = "megacore"  # one device a chip, as the others
     if topology.devices < 4:
         shape = (*topology.shape, 1, 1)[:3]
         options["chips_per_host_bounds"] = shape
-    try:
-        found = topologies.get_topology_desc(
-            platform="tpu", topology_name=str(topology), **options
-        ).devices
-    except jax.errors.JaxRuntimeError as error:
-        raise UserError(
-            f"--topology {topology}: the compiler for TPUs does not know it: {error}. Each side of a slice is "
-            "even, or the slice is one of 1x1, 2x2, 2x4."
-        ) from error
-    return list(found)
+    name = str(topology)
+    return list(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
+
+
+def _known(chip: Chip) -> list[str]:
+    """The topologies of a chip, of sides that are powers of two, that the compiler knows; it is asked."""
+    found = []
+    for sides in combinations_with_replacement((1, 2, 4, 8, 16), chip.axes):
+        shape = sides[1:] + sides[:1] if chip.axes == 3 and sides[0] == 1 else sides  # 2x2x1
+        topology = Topology(chip, shape)
+        try:
+            if topology.devices <= chip.largest and _described(topology):
+                found.append(str(topology))
+        except jax.errors.JaxRuntimeError:
+            continue
+    return found
 
 
 @cache

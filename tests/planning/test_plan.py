@@ -8,7 +8,7 @@ import pytest
 
 from mlmjax.cli import main
 from mlmjax.core.errors import UserError
-from mlmjax.experiment import Experiment
+from mlmjax.experiment import Experiment, load_experiment
 from mlmjax.planning.chips import Topology
 from mlmjax.planning.plan import _needed, devices, plan
 from mlmjax.planning.search import layouts, mended
@@ -146,8 +146,12 @@ def test_packed_rows_are_compiled_for_tpus_with_the_kernel_of_theirs(
 
 @pytest.mark.usefixtures("compiler")
 def test_topologies_that_the_compiler_does_not_know_are_refused() -> None:
-    with pytest.raises(UserError, match="v5e:3x5"):
+    with pytest.raises(
+        UserError, match=r"v5e:3x5: .* It knows v5e:1x1, .*v5e:2x4, .*v5e:16x16, among"
+    ):
         devices(Topology.parse("v5e:3x5"))
+    with pytest.raises(UserError, match=r"v5p:3x5x1: .* It knows .*v5p:2x2x1, .*v5p:4x4x4"):
+        devices(Topology.parse("v5p:3x5x1"))
     assert len(devices(Topology.parse("v5e:1x1"))) == 1
     assert len(devices(Topology.parse("v4:2x2x1"))) == 4
 
@@ -155,8 +159,6 @@ def test_topologies_that_the_compiler_does_not_know_are_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
 def test_what_does_not_fit_says_what_would(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
-    from mlmjax.experiment import load_experiment
-
     large = load_experiment("bert_base").updated(mesh=MeshConfig())
     large = large.updated(data=large.data.updated(batch=1024))
     failed = plan(large, Topology.parse("v5e:2x2"))
@@ -165,3 +167,26 @@ def test_what_does_not_fit_says_what_would(capsys: pytest.CaptureFixture, tmp_pa
     assert change is not None
     assert change[1].fits
     assert change[0].options.startswith("--")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_published_config_fits_the_pod_that_its_docstring_names() -> None:
+    found = plan(load_experiment("bert_base"), Topology.parse("v5e:16x16"))
+    assert found.fits
+    assert found.memory.limit < found.topology.chip.memory
+    assert 2.5 * 2**30 < found.memory.total < 3.5 * 2**30
+    assert 0 < found.mfu_bound < 1
+
+
+@pytest.mark.usefixtures("compiler")
+def test_what_fsdp_sends_is_the_parameters(experiment: Experiment) -> None:
+    """Gathered forward and backward, and their gradients added up: three times, in half precision."""
+    wide = experiment.updated(
+        model=experiment.model.updated(hidden=512, mlp=2048, layers=6, dtype="bfloat16"),
+        mesh=MeshConfig(data=1, fsdp=4),
+    )
+    found = plan(wide, Topology.parse("v5e:2x2"))
+    assert found.collectives is not None
+    kernels = 6 * (4 * 512**2 + 2 * 512 * 2048)
+    sent = sum(each.sent for each in found.collectives)
+    assert 1 <= sent / (3 * 2 * kernels * 3 / 4) < 1.5  # the rest is of embeddings and head
