@@ -22,7 +22,7 @@ def test_the_last_held_out_figures_are_shown(tmp_path: Path) -> None:
     assert report.figures() == {"loss": 2.0, "some_error": 0.25}
     report.check()
     assert report.evaluated(9, {}) == {}
-    report.ended()
+    report.ended({})
     report.close()
     said = console.file.getvalue()
     assert "2.0000" in said
