@@ -201,7 +201,7 @@ def agree(what: str, values: Mapping[str, Any]) -> None:
     if lines:
         raise UserError(
             f"{what} must be the same on all processes, and differs:{''.join(lines)}\n"
-            "Start all of them with the same config, options, files and packages."
+            "Start all of them with the same config, options and packages, and a run folder that all of them see."
         )
 
 

@@ -1,5 +1,6 @@
 """From an experiment to a trained run folder: data, training, held-out figures, and what is printed."""
 
+import time
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -59,6 +60,7 @@ def pretrain(
         raise UserError("The run has no folder: set run.folder.")
     distributed.agree("The config", _shared(experiment))
     files = RunFolder(run.folder)
+    distributed.agree(f"What is seen in {files.path}", {"a run": files.exists()})
     files.check(experiment, trust_code=trust_code)
     if files.latest_step() == run.steps:
         terminal.say(f"The run in {files.path} is finished ({run.steps} steps); nothing to do.")
@@ -78,6 +80,7 @@ def pretrain(
                 files.check(experiment, trust_code=trust_code)
                 files.claim(experiment, prepared, source=source)
             distributed.everyone("the run folder is this run's")
+            distributed.agree(f"What is seen in {files.path}", {"a run": _appears(files)})
             outcome = _train(program, report)
     if outcome.ended == "interrupted":
         terminal.say(
@@ -129,6 +132,14 @@ def _shared(experiment: Experiment) -> dict[str, Any]:
     """What all processes of a run must have alike: options, and versions of packages."""
     options = {name: value for name, value in leaves(experiment).items() if name not in OWN}
     return {**options, **{f"version of {name}": version(name) for name in PACKAGES}}
+
+
+def _appears(files: RunFolder, *, seconds: float = 60) -> bool:
+    """Whether the run that the first process has begun is seen here; a network's file system may take a while."""
+    until = time.monotonic() + seconds
+    while not files.exists() and time.monotonic() < until:
+        time.sleep(1)
+    return files.exists()
 
 
 def _report_of(prepared: Prepared) -> type[RunReport]:
