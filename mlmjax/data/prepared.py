@@ -104,17 +104,22 @@ class PreparedText:
         places: Places = None,
     ) -> Batches:
         """Training batches; see :func:`mlmjax.data.pipeline.batches`."""
-        settings: dict[str, Any] = {"seed": seed, "batch": batch, "threads": threads}
         return batches(
-            self.train, **settings, start=start, stop=stop, places=places, weights=self.weights
+            self.train,
+            seed=seed,
+            batch=batch,
+            start=start,
+            stop=stop,
+            threads=threads,
+            places=places,
+            weights=self.weights,
         )
 
     def heldout_batches(
         self, *, seed: int, batch: int, threads: int, places: Places = None
     ) -> Batches:
         """Held-out batches; see :func:`mlmjax.data.pipeline.heldout_batches`."""
-        settings: dict[str, Any] = {"seed": seed, "batch": batch, "threads": threads}
-        return heldout_batches(self.heldout, **settings, places=places)
+        return heldout_batches(self.heldout, seed=seed, batch=batch, threads=threads, places=places)
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json``."""

@@ -88,17 +88,22 @@ class PreparedImages:
         places: Places = None,
     ) -> Batches:
         """Training batches; see :func:`mlmjax.data.pipeline.batches`."""
-        settings: dict[str, Any] = {"seed": seed, "batch": batch, "threads": threads}
         return batches(
-            self.train, **settings, start=start, stop=stop, places=places, weights=(1.0,)
+            self.train,
+            seed=seed,
+            batch=batch,
+            start=start,
+            stop=stop,
+            threads=threads,
+            places=places,
+            weights=(1.0,),
         )
 
     def heldout_batches(
         self, *, seed: int, batch: int, threads: int, places: Places = None
     ) -> Batches:
         """Held-out batches; see :func:`mlmjax.data.pipeline.heldout_batches`."""
-        settings: dict[str, Any] = {"seed": seed, "batch": batch, "threads": threads}
-        return heldout_batches(self.heldout, **settings, places=places)
+        return heldout_batches(self.heldout, seed=seed, batch=batch, threads=threads, places=places)
 
     def examples(self, split: Split, *, batch: int) -> Iterator[dict[str, np.ndarray]]:
         """Every image of a split once, in order, none cropped or mirrored at random, all on this process.

@@ -17,6 +17,7 @@ from mlmjax.experiment import Experiment
 from mlmjax.planning.chips import Chip, Topology
 from mlmjax.planning.products import product_flops, stacked_bytes
 from mlmjax.planning.traffic import Moved, traffic
+from mlmjax.training.speed import Allotted
 from mlmjax.training.step import Program
 
 DAY = 24 * 3600.0
@@ -167,15 +168,9 @@ def plan(experiment: Experiment, topology: Topology) -> Plan:
             between = max(needed[0] - sum(held.values()), 0)  # what it needs in all is told
             memory = Memory(**held, activations=between, limit=limit)
         else:
-            found = compiled.memory_analysis()
-            used = (
-                found.argument_size_in_bytes
-                + found.output_size_in_bytes
-                - found.alias_size_in_bytes
-                + found.temp_size_in_bytes
-                + found.generated_code_size_in_bytes
-            )
-            memory = Memory(**held, activations=used - sum(held.values()), limit=limit)
+            allotted = Allotted.of(compiled)
+            assert allotted is not None  # the compiler for TPUs tells
+            memory = Memory(**held, activations=allotted.total - sum(held.values()), limit=limit)
             counted = traffic(compiled.as_text())
             moved, between = counted.memory, tuple(counted.between.values())
             seconds["memory"] = counted.memory / chip.bandwidth
