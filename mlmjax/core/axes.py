@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Shaped
 
 RULES: dict[str | None, str | tuple[str, ...] | None] = {
@@ -37,8 +37,7 @@ def constrain(values: Shaped[Array, "..."], *axes: str | None) -> Shaped[Array, 
         values: an array that is being traced.
         axes: the logical name of each of its axes.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or AxisType.Auto not in mesh.axis_types:
+    if jax.sharding.get_abstract_mesh().empty:
         return values
     return jax.lax.with_sharding_constraint(values, partition(*axes))
 
