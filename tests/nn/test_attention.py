@@ -11,7 +11,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.extend.core import ClosedJaxpr
-from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from jaxtyping import Array
 
 from mlmjax.core.axes import per_shard
@@ -194,10 +194,17 @@ def test_at_length_8192_no_array_has_a_number_for_each_pair() -> None:
         assert min(counted, 1) == found
 
 
+def one_of(device: AbstractDevice | None) -> AbstractMesh:
+    """A mesh of one device, whose axes are the partitioner's, as those of every mesh of the package."""
+    axes = ("data", "fsdp", "tensor")
+    kinds = (AxisType.Auto,) * len(axes)
+    return AbstractMesh((1, 1, 1), axes, axis_types=kinds, abstract_device=device)
+
+
 def traced_for(place: str | None, implementation: str, **changes: object) -> ClosedJaxpr:
     """The gradient's program, as traced for a mesh of one device of a platform."""
     device = None if place is None else AbstractDevice("some", num_cores=1, platform=place)
-    mesh = AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor"), abstract_device=device)
+    mesh = one_of(device)
     function, *arguments = gradient_of(128, attention=implementation, **changes)
     with jax.sharding.use_abstract_mesh(mesh):
         return jax.make_jaxpr(function)(*arguments)
@@ -255,7 +262,7 @@ class TestCudnn:
             kind
         ]
         device = AbstractDevice("some", num_cores=1, platform="gpu")
-        mesh = AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor"), abstract_device=device)
+        mesh = one_of(device)
 
         def loss(*arrays: Array) -> Array:
             with jax.sharding.use_abstract_mesh(mesh):
