@@ -1,13 +1,10 @@
 """From an experiment to figures of its speed on the devices that are here."""
 
 from mlmjax.data.base import Batches
-from mlmjax.data.prepared_images import PreparedImages
 from mlmjax.experiment import Experiment
-from mlmjax.models.mae import MaeConfig
 from mlmjax.report.terminal import Terminal
-from mlmjax.sharding import check_batch
+from mlmjax.training import setup
 from mlmjax.training.speed import Speed, measure
-from mlmjax.training.step import Program
 
 WARMUP = 3
 """Steps before those that are measured."""
@@ -26,13 +23,9 @@ def bench(experiment: Experiment, *, steps: int = 20, terminal: Terminal | None 
     """
     terminal = terminal or Terminal()
     data, run = experiment.data, experiment.run
-    check_batch(experiment.mesh.make(), data.batch, accumulate=run.accumulate)
-    experiment.objective.check(experiment.model, data.spec())
+    setup.agree(experiment, **{"--steps": steps})
     with terminal.live():
-        prepared = data.prepare(terminal.report)
-        if isinstance(prepared, PreparedImages) and isinstance(experiment.model, MaeConfig):
-            prepared.check_patch(experiment.model.encoder.patch)
-        program = Program.of(experiment.fitted(prepared.vocabulary))
+        prepared, program = setup.set_up(experiment, terminal.report)
 
         def part(start: int, stop: int) -> Batches:
             return prepared.batches(

@@ -5,10 +5,11 @@ The engine is JAX's own runtime of many controllers (``jax.distributed``); with 
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,28 +101,42 @@ def connect(peers: Peers, *, seconds: int = 300) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     where = peers.coordinator or "the first of them"
     late = (
-        f"The processes did not meet at {where} within {seconds} s: start all of them, and see that each reaches "
-        "that address (--distributed.coordinator)."
+        f"The processes did not meet at {where} within {seconds} s: start all of them, each with a number of "
+        "its own (--distributed.process-id), and see that each reaches that address (--distributed.coordinator)."
     )
     # The runtime would abort with a stack trace.
     clock = threading.Timer(seconds, _go, [{"process": None, "status": 2, "cause": late}])
     clock.daemon = True
     clock.start()
     try:
-        jax.distributed.initialize(
-            peers.coordinator,
-            peers.processes,
-            peers.process_id,
-            cluster_detection_method=None if alone and _may_be_launched() else "deactivate",
-            initialization_timeout=seconds + HEARTBEAT,
-            heartbeat_timeout_seconds=HEARTBEAT,
-        )
+        with _ctrl_c_ends():
+            jax.distributed.initialize(
+                peers.coordinator,
+                peers.processes,
+                peers.process_id,
+                cluster_detection_method=None if alone and _may_be_launched() else "deactivate",
+                initialization_timeout=seconds + HEARTBEAT,
+                heartbeat_timeout_seconds=HEARTBEAT,
+            )
     except (ValueError, RuntimeError) as error:
         # No launcher tells of others, or something was computed before, as in a notebook: there are none.
         if not alone or not ("be defined" in str(error) or "must be called before" in str(error)):
             raise
     finally:
         clock.cancel()
+
+
+@contextmanager
+def _ctrl_c_ends() -> Iterator[None]:
+    """In here Ctrl-C ends the process at once: Python's own handler waits for the runtime to come back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _may_be_launched() -> bool:
@@ -191,6 +206,7 @@ def agree(what: str, values: Mapping[str, Any]) -> None:
     """
     if jax.process_count() == 1:
         return
+    _check_devices()
     all_of_them = [json.loads(each) for each in _gathered(json.dumps(values, sort_keys=True))]
     lines = []
     for number, other in enumerate(all_of_them[1:], 1):
@@ -203,6 +219,14 @@ def agree(what: str, values: Mapping[str, Any]) -> None:
             f"{what} must be the same on all processes, and differs:{''.join(lines)}\n"
             "Start all of them with the same config, options and packages, and a run folder that all of them see."
         )
+
+
+def _check_devices() -> None:
+    """Refuse processes of different sizes, which the runtime's own gathering trips over."""
+    held = Counter(device.process_index for device in jax.devices())
+    if len(set(held.values())) > 1:
+        each = ", ".join(f"{count} on process {number}" for number, count in sorted(held.items()))
+        raise UserError(f"All processes must have as many devices, and they have {each}.")
 
 
 class Vote:

@@ -10,10 +10,10 @@ from mlmjax.data.prepared import PreparedText
 from mlmjax.data.prepared_images import PreparedImages
 from mlmjax.data.text import TextData
 from mlmjax.experiment import Experiment
-from mlmjax.models.mae import MaeConfig
 from mlmjax.report.prepared import show_prepared
 from mlmjax.report.prepared_images import show_prepared_images
 from mlmjax.report.terminal import Terminal
+from mlmjax.training import setup
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,8 @@ def prepare(experiment: Experiment, *, terminal: Terminal, show: bool = True) ->
         UserError: the data cannot be read or does not fit the model, or the cache cannot be written.
     """
     with terminal.live():
-        made = experiment.data.prepare(terminal.report)
+        made = setup.prepare(experiment, terminal.report)
     if isinstance(made, PreparedImages):
-        if isinstance(experiment.model, MaeConfig):
-            made.check_patch(experiment.model.encoder.patch)
         if show:
             show_prepared_images(made.manifest, str(made.folder), terminal)
         return Outcome(str(made.folder), made.manifest)

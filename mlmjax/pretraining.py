@@ -2,14 +2,11 @@
 
 import time
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from mlmjax import distributed
-from mlmjax.core.config import leaves
 from mlmjax.core.errors import UserError
 from mlmjax.data.base import Prepared
 from mlmjax.data.prepared import PreparedText
@@ -20,15 +17,12 @@ from mlmjax.report.image_run import ImageRun
 from mlmjax.report.run import RunReport
 from mlmjax.report.terminal import Terminal
 from mlmjax.report.text_run import TextRun
-from mlmjax.sharding import check_batch
-from mlmjax.training.folder import PACKAGES, RunFolder
+from mlmjax.training import setup
+from mlmjax.training.folder import RunFolder
 from mlmjax.training.loop import Outcome, train
 from mlmjax.training.metrics import Record
 from mlmjax.training.state import Parameters
 from mlmjax.training.step import Program
-
-OWN = ("data.cache", "data.threads", "data.workers")
-"""Options that each process of a run may have for itself."""
 
 
 def pretrain(
@@ -58,22 +52,16 @@ def pretrain(
         terminal = Terminal(Console(quiet=True))
     if run.folder is None:
         raise UserError("The run has no folder: set run.folder.")
-    distributed.agree("The config", _shared(experiment))
+    setup.agree(experiment)
     files = RunFolder(run.folder)
     distributed.agree(f"What is seen in {files.path}", {"a run": files.exists()})
     files.check(experiment, trust_code=trust_code)
     if files.latest_step() == run.steps:
         terminal.say(f"The run in {files.path} is finished ({run.steps} steps); nothing to do.")
         return None
-    check_batch(experiment.mesh.make(), experiment.data.batch, accumulate=run.accumulate)
-    experiment.objective.check(experiment.model, experiment.data.spec())
     with terminal.live():
-        prepared = experiment.data.prepare(terminal.report)
-        distributed.agree("The data", {"fingerprint": prepared.manifest["fingerprint"]})
-        fitted = experiment.fitted(prepared.vocabulary)
-        program = Program.of(fitted)
+        prepared, program = setup.set_up(experiment, terminal.report)
         report = _report_of(prepared)(program, prepared, files=files, terminal=terminal)
-        report.check()
         with ExitStack() as stack:
             if distributed.first():
                 stack.enter_context(files.locked())
@@ -126,12 +114,6 @@ def _train(program: Program, report: RunReport) -> Outcome:
             evaluate=evaluate,
             on_step=lambda step: terminal.report("train", step, run.steps),
         )
-
-
-def _shared(experiment: Experiment) -> dict[str, Any]:
-    """What all processes of a run must have alike: options, and versions of packages."""
-    options = {name: value for name, value in leaves(experiment).items() if name not in OWN}
-    return {**options, **{f"version of {name}": version(name) for name in PACKAGES}}
 
 
 def _appears(files: RunFolder, *, seconds: float = 60) -> bool:

@@ -138,6 +138,10 @@ def checkpoint(experiment: Experiment) -> int:
         ),
         pytest.param(1, "SIGKILL", "1\nThe tasks have crashed", id="a kill"),
         pytest.param(
+            *(1, "full", "process 1 ended: The checkpoint of step 32 could not be written"),
+            id="a full disk",
+        ),
+        pytest.param(
             *(0, "SIGKILL", "coordination service"), id="the first", marks=pytest.mark.slow
         ),
     ],
@@ -233,6 +237,16 @@ def test_processes_that_disagree_are_refused(experiment: Experiment, tmp_path: P
     for said in done.said:
         assert "The data must be the same on all processes" in said
         assert "fingerprint" in said
+
+
+@pytest.mark.slow
+def test_processes_that_disagree_are_refused_by_bench(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    own = [{"bench": steps} for steps in (2, 3)]
+    done = together(tmp_path, 2, experiment=experiment.to_json(), own=own)
+    assert done.status == [2, 2]
+    assert all("--steps: 2 on process 0, 3 on process 1" in said for said in done.said)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """One of several processes that train together: ``python -m tests.worker ORDER``, where ORDER is a JSON file.
 
-The order's ``experiments`` are traced; or its ``experiment`` is trained, and what was read is written down. A
-``fault`` strikes one process at a step.
+The order's ``experiments`` are traced; or its ``experiment`` is timed for ``bench`` steps; or it is trained, and
+what was read is written down. A ``fault`` strikes one process at a step.
 """
 
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -31,9 +32,14 @@ def main(order: dict[str, Any]) -> None:
             found = [trace(Experiment.from_json(each)) for each in order["experiments"]]
             Path(order["out"]).write_text(json.dumps(found))
             return
+        experiment = Experiment.from_json(order["experiment"])
+        if "bench" in order:
+            from mlmjax.benching import bench
+
+            bench(experiment, steps=order["bench"])
+            return
         from mlmjax.pretraining import pretrain
 
-        experiment = Experiment.from_json(order["experiment"])
         _observe(order, number)
         pretrain(experiment)
 
@@ -54,6 +60,9 @@ def _observe(order: dict[str, Any], number: int) -> None:
         if fault and fault["process"] == number and fault["step"] == count:
             if fault["how"] == "raise":
                 raise RuntimeError("the disk of this host is gone")
+            if fault["how"] == "full":
+                resource.setrlimit(resource.RLIMIT_FSIZE, (2**14, resource.RLIM_INFINITY))
+                return place(program, batch)
             os.kill(os.getpid(), getattr(signal, fault["how"]))
         return place(program, batch)
 

@@ -16,7 +16,7 @@ from mlmjax.evaluation.features import features
 from mlmjax.evaluation.heldout import heldout_context
 from mlmjax.evaluation.probe import Labelled, Probe, knn, linear_probe
 from mlmjax.evaluation.reconstruct import Reconstruction, flat, reconstruct, remark
-from mlmjax.models.mae import Mae, MaeConfig
+from mlmjax.models.mae import Mae
 from mlmjax.objectives.mae import MaskedAutoencoder
 from mlmjax.report.images import grid, write_png
 from mlmjax.report.run import RunReport
@@ -48,12 +48,6 @@ class ImageRun(RunReport):
 
     _remark = ""
     _writer: Any = None
-
-    def check(self) -> None:
-        """Refuse images that are smaller than a patch."""
-        model = self.program.experiment.model
-        if isinstance(model, MaeConfig) and isinstance(self.prepared, PreparedImages):
-            self.prepared.check_patch(model.encoder.patch)
 
     def evaluated(self, step: int, parameters: Parameters) -> dict[str, float]:
         """Draw held-out images; after the last step, also probe, and judge a guess of flat patches."""

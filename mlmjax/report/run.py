@@ -29,13 +29,6 @@ class RunReport:
         self.files = files
         self.terminal = terminal
 
-    def check(self) -> None:
-        """Refuse data that does not go with the model, before anything is changed.
-
-        Raises:
-            UserError: naming the option to change.
-        """
-
     def evaluated(self, step: int, parameters: Parameters) -> dict[str, float]:
         """Show what there is at an evaluation; further held-out figures by name."""
         return {}

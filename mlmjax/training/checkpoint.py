@@ -7,6 +7,7 @@ path, so that the one can be read without the other and without any class of the
 import gc
 import logging
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ from mlmjax.core.errors import UserError
 from mlmjax.training.state import Parameters, TrainState
 
 policies = ocp.training.preservation_policies
+
+_LOGGER = "absl"
+_POLL = 0.02
 
 
 class Checkpoints:
@@ -53,6 +57,8 @@ class Checkpoints:
             preservation_policy=policies.AnyPreservationPolicy(kept),
             cleanup_tmp_directories=writes,
         )
+        self._newest: int | None = None
+        self._failures = _Failures()
 
     @property
     def latest(self) -> int | None:
@@ -65,9 +71,16 @@ class Checkpoints:
         return max(steps, default=None)
 
     def save(self, step: int, state: TrainState) -> None:
-        """Copy the state off the devices and write it in the background; waits for the write before."""
-        self._orbax.wait()
-        self._orbax.save_checkpointables_async(step, _flat_parts(state), force=True)
+        """Copy the state off the devices and write it in the background; waits for the write before.
+
+        Raises:
+            UserError: that one failed.
+        """
+        self.wait()
+        self._newest = step
+        logging.getLogger(_LOGGER).addFilter(self._failures)
+        with self._told():
+            self._orbax.save_checkpointables_async(step, _flat_parts(state), force=True)
 
     def restore(self, abstract: TrainState, step: int) -> TrainState:
         """The whole state, laid out as ``abstract`` says.
@@ -104,13 +117,53 @@ class Checkpoints:
                 f"({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})"
             ) from error
 
+    def check(self) -> None:
+        """See whether a write in the background has failed here.
+
+        Raises:
+            UserError: it has; names the folder and the reason.
+        """
+        if self._failures.first is not None:
+            with self._told():
+                raise self._failures.first
+
     def wait(self) -> None:
-        """Wait until everything is written."""
-        self._orbax.wait()
+        """Wait until everything is written.
+
+        Raises:
+            UserError: it cannot be.
+        """
+        while self._orbax.is_saving_in_progress():
+            self.check()
+            time.sleep(_POLL)
+        with self._told():
+            self._orbax.wait()
+        self.check()
 
     def close(self) -> None:
-        """Wait, and release threads."""
-        self._orbax.close()
+        """Wait, and release threads; not after a failed write, of which the other processes do not know."""
+        try:
+            if self._failures.first is None:
+                with self._told():
+                    self._orbax.close()
+        finally:
+            logging.getLogger(_LOGGER).removeFilter(self._failures)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say in a sentence that a checkpoint cannot be written."""
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError) as error:
+            for each in (error, error.__cause__):
+                if isinstance(each, jax.errors.JaxRuntimeError):  # another process is gone
+                    raise each from None
+            self._failures.first = self._failures.first or error
+            raise UserError(
+                f"The checkpoint of step {self._newest} could not be written to {self.folder}. See that there is "
+                "room and that it may be written to; the same command goes on from the newest checkpoint that is "
+                f"whole. ({str(error).splitlines()[0][:300] if str(error) else type(error).__name__})"
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +175,24 @@ class Checkpoints:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Failures(logging.Filter):
+    """The first error of a write in the background, heard of at once, and without the tracebacks of all of them.
+
+    Orbax raises it only after a barrier of all processes, and the others wait there for the one that failed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno < logging.ERROR or error is None:
+            return True
+        self.first = self.first or error
+        return False
 
 
 @contextmanager

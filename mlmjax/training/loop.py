@@ -78,6 +78,7 @@ def train(
     stops = Vote(program.mesh)
     with interruption() as interrupted, closing(feed(step)) as batches:
         while step < run.steps and not stops(interrupted.is_set()):
+            checkpoints.check()
             state, report = advance(program, compiled, state, batches, clock)
             step += 1
             running.append((step, report))

@@ -1,11 +1,16 @@
 """What the loop does when the numbers go wrong."""
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from rich.console import Console
 
+from mlmjax.core.errors import UserError
 from mlmjax.experiment import Experiment
 from mlmjax.optim import AdamW, WarmupSchedule
 from mlmjax.pretraining import pretrain
@@ -61,3 +66,35 @@ def test_the_checkpoint_named_is_older_than_the_first_bad_gradient(tmp_path: Pat
             stop_if_diverged(15, report, limit=3, checkpoints=checkpoints)
         with pytest.raises(DivergedError, match="checkpoints/12;"):
             stop_if_diverged(16, report, limit=3, checkpoints=checkpoints)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """In here no file can grow larger, which looks as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_checkpoint_that_finds_no_room_is_named(tmp_path: Path, capfd) -> None:
+    """In one sentence and at once; the one before it stays, and is the newest."""
+    noise = np.random.default_rng(0).standard_normal(2**16)
+    state = TrainState(jnp.int32(1), {"kernel": jnp.asarray(noise)}, (), {}, *[jnp.int32(0)] * 2)
+
+    def write() -> None:
+        with Checkpoints(tmp_path / "checkpoints", writes=True) as checkpoints:
+            checkpoints.save(1, state)
+            checkpoints.wait()
+            with largest_file(2**16):
+                checkpoints.save(2, state)
+                checkpoints.wait()
+
+    with pytest.raises(UserError, match="checkpoint of step 2 could not be written") as refused:
+        write()
+    assert str(tmp_path / "checkpoints") in str(refused.value)
+    assert "Traceback" not in capfd.readouterr().err
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        assert checkpoints.latest == 1
