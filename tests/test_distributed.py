@@ -71,7 +71,7 @@ SPREAD = [
     pytest.param(0, MESHES[0], id="bert_tiny on data 8", marks=pytest.mark.slow),
     pytest.param(0, MESHES[1], id="bert_tiny on fsdp 8"),
     pytest.param(0, MESHES[2], id="bert_tiny on all three"),
-    pytest.param(1, MESHES[0], id="mae_tiny on data 8"),
+    pytest.param(1, MESHES[0], id="mae_tiny on data 8", marks=pytest.mark.slow),
     pytest.param(1, MESHES[1], id="mae_tiny on fsdp 8", marks=pytest.mark.slow),
     pytest.param(1, MESHES[2], id="mae_tiny on all three"),
 ]

@@ -23,8 +23,9 @@ _NO_TRAFFIC = {
         "after-all",
         "partition-id",
     ),
-    *("replica-id", "iota", "opt-barrier", "add-dependency", "get-dimension-size"),
+    *("replica-id", "iota", "opt-barrier", "add-dependency", "get-dimension-size", "async-update"),
 }
+_RENAMED = ("bitcast", "copy", "reshape", "get-tuple-element")
 
 
 @dataclass(frozen=True)
@@ -110,16 +111,17 @@ class _Count:
 
         One that is made while others compute is there in each fusion that it accompanies, on the same channel.
         """
-        if each.opcode != "fusion":
+        if each.opcode not in ("fusion", "async-start"):
             return
         for name in each.called("calls"):
             inner = self.computations[name]
             for one in inner.instructions.values():
                 channel = _CHANNEL.search(one.rest)
-                if channel is None or channel[1] not in counted:
+                key = f"{one.opcode} {channel[1]}" if channel else ""
+                if key not in counted:
                     self._collective(one, inner, times)
-                if channel is not None:
-                    counted.add(channel[1])
+                if channel:
+                    counted.add(key)
                 self._fused(one, times, counted)
 
     def _most(self, branches: list[str], times: int) -> None:
@@ -190,18 +192,27 @@ class _Count:
         called = each.called("calls")
         if opcode == "fusion" and called:
             return self._fusion(each, operands, self.computations[called[0]])
+        if opcode.endswith("-start") and len(each.shapes) > len(operands):
+            return each.bytes  # the operands stand there too
         return each.bytes + sum(operand.bytes for operand in operands)
 
     def _fusion(self, each: Instruction, operands: list[Instruction], inner: Computation) -> int:
-        """Bytes of a fusion: of an array that is cut or written in part, that part alone."""
-        total, in_place = 0, set()
-        roots = [inner.root]
+        """Bytes of a fusion: of an array that is cut or written in part, that part alone.
+
+        What it only passes on of a gathering that was begun before was counted there.
+        """
+        total, in_place = 0, _carried(inner)
+        roots, shapes = [inner.root] * len(each.shapes), each.shapes
         if inner.root.opcode == "tuple":
             roots = [inner.instructions[name] for name in inner.root.operands]
-        for root, shape in zip(roots, each.shapes, strict=False):
+        elif "AsyncCollectiveStart" in inner.root.rest:  # what it gathers comes first, as it was
+            shapes = shapes[len(inner.instructions[inner.root.operands[0]].operands) :]
+        for root, shape in zip(roots, shapes, strict=False):
             if not shape.in_memory:
                 continue
             root = _unwrapped(root, inner)
+            if root.name in in_place:
+                continue
             if root.opcode == "dynamic-update-slice":
                 total += sum(s.bytes for s in inner.instructions[root.operands[1]].shapes)
                 in_place.add(_unwrapped(inner.instructions[root.operands[0]], inner).name)
@@ -235,6 +246,8 @@ class _Count:
         kind = each.opcode.removesuffix("-start")
         if kind not in COLLECTIVES:
             return
+        if kind == "all-reduce" and _all_sliced(each.name, computation):
+            kind = "reduce-scatter"
         size = sum(
             sum(shape.bytes for shape in computation.instructions[name].shapes)
             for name in each.operands
@@ -248,6 +261,34 @@ class _Count:
         }.get(kind, share * size)
         if group > 1 or kind == "collective-permute":
             _add_moved(self.found, Moved(kind, times, times * size, float(times * sent)))
+
+
+def _all_sliced(name: str, inner: Computation) -> bool:
+    """Whether of a sum over devices each keeps a part alone, which the compiler then sends alone."""
+    users = inner.users.get(name, [])
+    return bool(users) and all(
+        user.opcode == "dynamic-slice"
+        or (user.opcode in _RENAMED and _all_sliced(user.name, inner))
+        for user in users
+    )
+
+
+def _carried(inner: Computation) -> set[str]:
+    """Names within a fusion of what belongs to a gathering that another fusion began."""
+    marks = {
+        each.name: "AsyncCollectiveStart" in each.rest
+        for each in inner.instructions.values()
+        if '"AsyncCollective' in each.rest or "chain_id=" in each.rest
+    }
+    if any(marks.values()):
+        return set()
+    named = set(marks)
+    for each in inner.parameters:
+        if marks and all(
+            user.name in marks or user.root for user in inner.users.get(each.name, [])
+        ):
+            named.add(each.name)
+    return named
 
 
 def _unwrapped(each: Instruction, inner: Computation) -> Instruction:

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from mlmjax.planning.chips import Topology
+from mlmjax.planning.plan import devices
 from mlmjax.planning.traffic import Traffic, traffic
 
 LOOP = """
@@ -115,6 +117,130 @@ ENTRY %main (x: f32[4,8]) -> f32[16,8] {
 def test_what_is_gathered_within_fusions_counts_once_a_channel() -> None:
     gathered = traffic(FUSED).between["all-gather"]
     assert (gathered.count, gathered.bytes, gathered.sent) == (2, 2 * 128, 2 * 3 * 128)
+
+
+CARRIED = """
+HloModule jit_h, entry_computation_layout={(f32[4,8]{1,0}, f32[32]{0})->f32[16,8]{1,0}}
+
+%begun (shard: f32[4,8]) -> (f32[4,8], f32[16,8]) {
+  %shard = f32[4,8]{1,0} parameter(0)
+  %whole = f32[16,8]{1,0} all-gather(%shard), channel_id=7, replica_groups=[1,4]<=[4], frontend_attributes={chain_id="0"}
+  ROOT %start = (f32[4,8]{1,0}, f32[16,8]{1,0}) custom-call(%whole), custom_call_target="AsyncCollectiveStart"
+}
+
+%beside (row: f32[32], shard.1: f32[4,8], buffer.1: f32[16,8]) -> (f32[32], f32[4,8], f32[16,8]) {
+  %row = f32[32]{0} parameter(0)
+  %shard.1 = f32[4,8]{1,0} parameter(1)
+  %buffer.1 = f32[16,8]{1,0} parameter(2)
+  %twice = f32[32]{0} add(%row, %row)
+  %whole.1 = f32[16,8]{1,0} all-gather(%shard.1), channel_id=7, replica_groups=[1,4]<=[4], frontend_attributes={chain_id="0"}
+  ROOT %all = (f32[32]{0}, f32[4,8]{1,0}, f32[16,8]{1,0}) tuple(%twice, %shard.1, %whole.1)
+}
+
+%over (shard.2: f32[4,8], buffer.2: f32[16,8]) -> f32[16,8] {
+  %shard.2 = f32[4,8]{1,0} parameter(0)
+  %buffer.2 = f32[16,8]{1,0} parameter(1)
+  %whole.2 = f32[16,8]{1,0} all-gather(%shard.2), channel_id=7, replica_groups=[1,4]<=[4], frontend_attributes={chain_id="0"}
+  ROOT %done = f32[16,8]{1,0} custom-call(%shard.2, %buffer.2, %whole.2), custom_call_target="AsyncCollectiveDone"
+}
+
+ENTRY %main (x: f32[4,8], y: f32[32]) -> f32[16,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %y = f32[32]{0} parameter(1)
+  %first = (f32[4,8]{1,0}, f32[16,8]{1,0}) fusion(%x), kind=kCustom, calls=%begun
+  %held = f32[4,8]{1,0} get-tuple-element(%first), index=0
+  %filled = f32[16,8]{1,0} get-tuple-element(%first), index=1
+  %second = (f32[32]{0}, f32[4,8]{1,0}, f32[16,8]{1,0}) fusion(%y, %held, %filled), kind=kCustom, calls=%beside
+  %held.1 = f32[4,8]{1,0} get-tuple-element(%second), index=1
+  %filled.1 = f32[16,8]{1,0} get-tuple-element(%second), index=2
+  ROOT %third = f32[16,8]{1,0} fusion(%held.1, %filled.1), kind=kCustom, calls=%over
+}
+"""  # noqa: E501
+
+
+def test_what_a_fusion_carries_on_is_moved_once() -> None:
+    found = traffic(CARRIED)
+    assert (found.between["all-gather"].count, found.between["all-gather"].sent) == (1, 3 * 128)
+    begun, beside = 128 + 512, 128 + 128
+    assert found.memory == begun + beside
+
+
+SLICED = """
+HloModule jit_s, entry_computation_layout={(f32[16,8]{1,0})->f32[4,8]{1,0}}
+
+%sliced (whole: f32[16,8]) -> f32[4,8] {
+  %whole = f32[16,8]{1,0} parameter(0)
+  %added = f32[16,8]{1,0} all-reduce(%whole), channel_id=7, replica_groups=[1,4]<=[4], to_apply=%add
+  %mine = u32[] partition-id()
+  %zero = u32[] constant(0)
+  ROOT %part = f32[4,8]{1,0} dynamic-slice(%added, %mine, %zero), dynamic_slice_sizes={4,8}
+}
+
+ENTRY %main (x: f32[16,8]) -> f32[4,8] {
+  %x = f32[16,8]{1,0} parameter(0)
+  ROOT %only = f32[4,8]{1,0} fusion(%x), kind=kCustom, calls=%sliced
+}
+"""
+
+
+def test_a_sum_of_which_each_keeps_a_part_sends_half() -> None:
+    found = traffic(SLICED)
+    assert list(found.between) == ["reduce-scatter"]
+    assert found.sent == 512 * 3 / 4
+    assert found.memory == 512 + 128
+
+
+def test_a_started_operation_moves_its_operands_once() -> None:
+    text = """
+ENTRY %main (x: f32[4,8]) -> f32[16,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %begun = (f32[4,8]{1,0}, f32[16,8]{1,0}) all-gather-start(%x), channel_id=1, replica_groups=[1,4]<=[4]
+  ROOT %done = f32[16,8]{1,0} all-gather-done(%begun)
+}
+"""
+    found = traffic(text)
+    assert (found.memory, found.sent) == (128 + 512, 3 * 128)
+
+
+def test_on_a_tpu_weights_are_gathered_twice_and_gradients_added_up_once() -> None:
+    """A scan over feed-forward layers whose kernels lie on four chips, made again on the way back: in a ring each
+    chip sends (n - 1)/n of the kernels for each of the two gatherings, and as much for the sum of gradients."""
+    pytest.importorskip("libtpu")
+    layers, width, rows = 3, 256, 2048
+    chips = devices(Topology.parse("v5e:2x2"))
+    mesh = jax.make_mesh((4,), ("fsdp",), axis_types=(AxisType.Auto,), devices=chips)
+
+    def on(*axes: str | None) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    def given(shape: tuple[int, ...], dtype: object, *axes: str | None) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=on(*axes))
+
+    kernels = (
+        given((layers, width, 4 * width), jnp.float32, None, "fsdp", None),
+        given((layers, 4 * width, width), jnp.float32, None, "fsdp", None),
+    )
+    states = given((rows, width), jnp.bfloat16, "fsdp", None)
+
+    def layer(states: jax.Array, kernels: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        up, down = (
+            jax.lax.with_sharding_constraint(each.astype(jnp.bfloat16), on()) for each in kernels
+        )
+        states += jax.nn.gelu(states @ up) @ down
+        return jax.lax.with_sharding_constraint(states, on("fsdp", None)), None
+
+    def loss(kernels: tuple[jax.Array, jax.Array], states: jax.Array) -> jax.Array:
+        states, _ = jax.lax.scan(jax.checkpoint(layer), states, kernels)
+        return (states.astype(jnp.float32) ** 2).mean()
+
+    shardings = jax.tree.map(lambda each: each.sharding, kernels)
+    gradient = jax.jit(jax.grad(loss), out_shardings=shardings)
+    found = traffic(gradient.lower(kernels, states).compile().as_text())
+    once = 2 * layers * 2 * (width * 4 * width) * 3 / 4
+    assert {kind: moved.sent / once for kind, moved in found.between.items()} == {
+        "all-gather": 2.0,
+        "reduce-scatter": 1.0,
+    }
 
 
 def test_a_loop_without_a_known_end_is_told() -> None:

@@ -119,7 +119,7 @@ def cut_off(
     )
 
 
-@pytest.mark.parametrize("kind", ["experiment", "of_images"])
+@pytest.mark.parametrize("kind", ["experiment", pytest.param("of_images", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_the_uninterrupted_one(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:

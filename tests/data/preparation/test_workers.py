@@ -120,8 +120,11 @@ def test_a_script_needs_no_guard_and_is_not_run_again():
 
 
 ENDLESS = """
-import os, time
+import os, signal, time
 from mlmjax.data.preparation.workers import spread
+
+# Where the tests themselves run in the background, a shell has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def work(number):
     print(os.getpid(), flush=True)
