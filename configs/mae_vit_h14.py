@@ -9,7 +9,7 @@ traced by shapes.
 
     mlmjax plan mae_vit_h14 --topology v5e:16x16 --mesh.fsdp 16
 
-fits 256 chips in 2.19 of 15.75 GiB each. A step takes at least 24 ms, bound by computing, and the run 1.6
+fits 256 chips in 2.21 of 15.75 GiB each. A step takes at least 24 ms, bound by computing, and the run 1.6
 hours; at most 99% of the chips' peak.
 """
 

@@ -10,8 +10,8 @@ for 100K steps. Not trained here; it is traced by shapes.
 
     mlmjax plan roberta_base --topology v5e:16x16 --run.accumulate 1
 
-fits 256 chips in 7.50 of 15.75 GiB each. A step takes at least 113 ms, bound by memory traffic, and the run
-15.7 hours; at most 44% of the chips' peak.
+fits 256 chips in 7.78 of 15.75 GiB each. A step takes at least 107 ms, bound by memory traffic, and the run
+14.9 hours; at most 47% of the chips' peak.
 """
 
 from mlmjax.data.text import TextData
