@@ -23,6 +23,12 @@ from mlmjax.training.state import Parameters, TrainState
 
 policies = ocp.training.preservation_policies
 
+_CONTEXT = ocp.Context(
+    array_options=ocp.options.ArrayOptions(
+        # Of what several devices hold alike each writes a part; cutting small arrays costs more than it saves.
+        saving=ocp.options.ArrayOptions.Saving(min_slice_bytes_for_replica_parallel=2**20)
+    )
+)
 _LOGGER = "absl"
 _POLL = 0.02
 
@@ -56,6 +62,7 @@ class Checkpoints:
             self.folder.resolve(),
             preservation_policy=policies.AnyPreservationPolicy(kept),
             cleanup_tmp_directories=writes,
+            context=_CONTEXT,
         )
         self._newest: int | None = None
         self._failures = _Failures()

@@ -20,7 +20,6 @@ def test_the_last_held_out_figures_are_shown(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=80)
     report = RunReport(None, None, files=RunFolder(tmp_path), terminal=Terminal(console))
     assert report.figures() == {"loss": 2.0, "some_error": 0.25}
-    report.check()
     assert report.evaluated(9, {}) == {}
     report.ended({})
     report.close()
