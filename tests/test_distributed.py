@@ -70,7 +70,7 @@ def same(found: list[Traced], expected: list[Traced]) -> None:
 SPREAD = [
     pytest.param(0, MESHES[0], id="bert_tiny on data 8", marks=pytest.mark.slow),
     pytest.param(0, MESHES[1], id="bert_tiny on fsdp 8"),
-    pytest.param(0, MESHES[2], id="bert_tiny on all three"),
+    pytest.param(0, MESHES[2], id="bert_tiny on all three", marks=pytest.mark.slow),
     pytest.param(1, MESHES[0], id="mae_tiny on data 8", marks=pytest.mark.slow),
     pytest.param(1, MESHES[1], id="mae_tiny on fsdp 8", marks=pytest.mark.slow),
     pytest.param(1, MESHES[2], id="mae_tiny on all three"),
@@ -84,15 +84,15 @@ def test_the_run_is_the_same_on_eight_devices(
     same(trace(on(tiny[kind], mesh)), alone[kind])
 
 
-@pytest.mark.parametrize(
-    ("kind", "count", "mesh"),
-    [
-        pytest.param(0, 2, MESHES[1], id="bert_tiny on 2 processes, fsdp 8"),
-        pytest.param(1, 4, MIXED, id="mae_tiny on 4 processes, all three axes"),
-        pytest.param(1, 2, MESHES[0], id="mae_tiny on 2, data 8", marks=pytest.mark.slow),
-        pytest.param(0, 4, MIXED, id="bert_tiny on 4, all three", marks=pytest.mark.slow),
-    ],
-)
+PROCESSES = [
+    pytest.param(0, 2, MeshConfig(data=1, fsdp=4), id="bert_tiny on 2 processes, fsdp 4"),
+    pytest.param(1, 4, MeshConfig(data=2, tensor=2), id="mae_tiny on 4, data 2 and tensor 2"),
+    pytest.param(1, 2, MESHES[0], id="mae_tiny on 2, data 8", marks=pytest.mark.slow),
+    pytest.param(0, 4, MIXED, id="bert_tiny on 4, all three", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("kind", "count", "mesh"), PROCESSES)
 def test_the_run_is_the_same_on_several_processes(
     tiny: list[Experiment],
     alone: list[list[Traced]],
@@ -101,7 +101,9 @@ def test_the_run_is_the_same_on_several_processes(
     mesh: MeshConfig,
     tmp_path: Path,
 ) -> None:
-    done = together(tmp_path, count, experiments=[on(tiny[kind], mesh).to_json()])
+    asked = on(tiny[kind], mesh).to_json()
+    devices = mesh.data * mesh.fsdp * mesh.tensor
+    done = together(tmp_path, count, devices=devices, experiments=[asked])
     assert done.status == [0] * count, done.said
     for out in done.out:
         (found,) = json.loads(out.read_text())
@@ -135,6 +137,7 @@ def checkpoint(experiment: Experiment) -> int:
         pytest.param(
             *(1, "raise", "process 1 ended: RuntimeError: the disk of this host is gone"),
             id="an exception",
+            marks=pytest.mark.slow,
         ),
         pytest.param(1, "SIGKILL", "1\nThe tasks have crashed", id="a kill"),
         pytest.param(
@@ -159,31 +162,40 @@ def test_a_failure_of_one_ends_all(
     assert 0 < checkpoint(long) < 40
 
 
-def test_sigterm_on_one_saves_all_and_other_meshes_go_on(long: Experiment, tmp_path: Path) -> None:
-    """Four processes, then two, then one; the data of each begins with the very next batch."""
-    steps = 30
-    asked = long.updated(run=long.run.updated(steps=steps))
-    fault = {"process": 2, "step": 9, "how": "SIGTERM"}
-    done = together(tmp_path / "four", 4, experiment=on(asked, MIXED).to_json(), fault=fault)
-    assert done.status == [0] * 4, done.said
-    first = checkpoint(asked)
-    assert 9 <= first < 20
-    fault = {"process": 0, "step": 6, "how": "SIGTERM"}
-    again = on(asked, MeshConfig(data=2, fsdp=4)).to_json()
-    done = together(tmp_path / "two", 2, experiment=again, fault=fault)
-    assert done.status == [0] * 2, done.said
-    second = checkpoint(asked)
-    assert first + 6 <= second < steps
-    rows = {**read(tmp_path / "four", 0, first), **read(tmp_path / "two", first, second)}
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([(2, MeshConfig(data=2, fsdp=4), 1)], id="two processes, then one"),
+        pytest.param(
+            [(4, MIXED, 2), (2, MeshConfig(data=2, fsdp=4), 0)],
+            id="four, then two, then one",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_sigterm_on_one_saves_all_and_other_meshes_go_on(
+    long: Experiment, tmp_path: Path, parts: list[tuple[int, MeshConfig, int]]
+) -> None:
+    """Of several processes one is told to stop; fewer go on, and begin with the very next batch."""
+    asked = long.updated(run=long.run.updated(steps=30))
+    step, rows = 0, {}
+    for count, mesh, told in parts:
+        folder = tmp_path / str(count)
+        fault = {"process": told, "step": 7, "how": "SIGTERM"}
+        done = together(folder, count, experiment=on(asked, mesh).to_json(), fault=fault)
+        assert done.status == [0] * count, done.said
+        begun, step = step, checkpoint(asked)
+        assert begun + 7 <= step < min(begun + 18, 30)
+        rows |= read(folder, begun, step)
 
     prepared = asked.data.prepare()
     settings = {"seed": asked.run.seed, "batch": asked.data.batch, "threads": 1}
-    for step, batch in enumerate(prepared.batches(**settings, start=0, stop=second)):
+    for number, batch in enumerate(prepared.batches(**settings, start=0, stop=step)):
         expected = {
             place: (int(row[1]), int(epoch))
             for place, (row, epoch) in enumerate(zip(batch["id"], batch["epoch"], strict=True))
         }
-        assert rows[step] == expected
+        assert rows[number] == expected
     spread = on(asked, MeshConfig())
     whole = spread.updated(run=asked.run.updated(folder=str(tmp_path / "whole")))
     for each in (spread, whole):

@@ -19,7 +19,9 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     # Most of the time goes to compilation, not to running what was compiled.
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
+    monkeypatch.setenv(
+        "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    )
 
 
 @pytest.mark.usefixtures("kernels")
