@@ -31,6 +31,8 @@ _LAZY = {
     "Experiment": "mlmjax.experiment",
     "RunConfig": "mlmjax.experiment",
     "load_experiment": "mlmjax.experiment",
+    "from_huggingface": "mlmjax.interop.huggingface.reading",
+    "to_huggingface": "mlmjax.interop.huggingface.writing",
     "fill_mask": "mlmjax.evaluation.fill_mask",
     "load": "mlmjax.training.folder",
     "pretrain": "mlmjax.pretraining",
@@ -46,12 +48,14 @@ __all__ = [
     "Vocabulary",
     "corruption",
     "fill_mask",
+    "from_huggingface",
     "load",
     "load_experiment",
     "losses",
     "masking",
     "pretrain",
     "prng",
+    "to_huggingface",
 ]
 
 

@@ -13,7 +13,9 @@ from mlmjax.commands import (
     bench,
     configs,
     embed,
+    exporting,
     fill_mask,
+    importing,
     plan,
     prepare,
     reconstruct,
@@ -36,6 +38,8 @@ USAGE = """mlmjax: pretraining by masked prediction, in JAX
   mlmjax fill-mask RUN [TEXT ...]                   fill [MASK] in texts, or in lines of standard input
   mlmjax reconstruct RUN IMAGE ...                  hide part of images, and draw what the model makes of the rest
   mlmjax embed RUN [IMAGE or TEXT ...]              features of images or texts, nothing hidden, into a file
+  mlmjax import FOLDER --out RUN                    a Hugging Face model folder becomes a run folder
+  mlmjax export RUN --out FOLDER                    a run becomes a folder that transformers reads
 """
 
 COMMANDS = {
@@ -48,6 +52,8 @@ COMMANDS = {
     "fill-mask": fill_mask.run,
     "reconstruct": reconstruct.run,
     "embed": embed.run,
+    "import": importing.run,
+    "export": exporting.run,
 }
 
 

@@ -14,7 +14,7 @@ import tokenizers
 from etils import epath
 from jaxtyping import Int
 from pydantic import Field
-from tokenizers import models
+from tokenizers import models, processors
 
 from mlmjax.core.config import Config
 from mlmjax.core.errors import UserError
@@ -143,6 +143,18 @@ class Tokenizer:
             pieces.append(Encoding(one.ids, one.word_starts, one.offsets + offset))
             offset += len(parts[place])
         return joined(pieces)
+
+    def with_special_tokens(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer, which adds start and separator around a text or a pair of them."""
+        whole = tokenizers.Tokenizer.from_str(self._raw.to_str())
+        start, separator = self.vocabulary.start, self.vocabulary.separator
+        first, last = self.token(start), self.token(separator)
+        whole.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {last}",
+            pair=f"{first} $A {last} $B:1 {last}:1",
+            special_tokens=[(first, start), (last, separator)],
+        )
+        return whole
 
     def save(self, path: epath.PathLike) -> None:
         """Write ``tokenizer.json``."""

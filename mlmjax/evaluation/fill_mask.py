@@ -45,11 +45,17 @@ def fill_mask(run: Run, text: str, *, top: int = 5) -> Filled:
     """Fill each mask token of a text.
 
     Raises:
-        UserError: the run is not of text; or the text has no mask, or is longer than the model's rows.
+        UserError: the run is not of text, or its head was never trained; or the text has no mask, or is longer
+            than the model's rows.
     """
     tokenizer = run.tokenizer
     if tokenizer is None:
         raise UserError(f"The run in {run.folder} is not of text, so it fills no masks in one.")
+    if "mlm" in run.untrained:
+        raise UserError(
+            f"The weights that were imported into {run.folder} have no masked-token head (mlm), so it cannot fill "
+            f"masks yet. Train it first: mlmjax train {run.folder}"
+        )
     vocabulary = tokenizer.vocabulary
     try:
         text.encode("utf-8")
@@ -60,7 +66,7 @@ def fill_mask(run: Run, text: str, *, top: int = 5) -> Filled:
     places = np.flatnonzero(ids == vocabulary.mask)
     if not places.size:
         raise UserError(f"There is no {tokenizer.mask_token} in the text: {text!r}")
-    longest = run.model.position.embedding.shape[0]
+    longest = run.model.config.positions
     if len(ids) > longest:
         raise UserError(f"The text has {len(ids)} tokens, the model {longest} positions: {text!r}")
 

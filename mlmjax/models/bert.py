@@ -27,11 +27,15 @@ class BertConfig(TransformerConfig, ModelConfig):
     """Pad the token table to a multiple of this, so that hardware and meshes divide it."""
     positions: Annotated[int, Field(gt=0)] = 512
     """Longest row."""
+    position_offset: Annotated[int, Field(ge=0)] = 0
+    """Rows of the position table before that of a row's first token. RoBERTa's published weights have 2."""
     initial_positions: Literal["normal", "sinusoidal"] = "normal"
     """What the learned position embeddings begin as. With sinusoids, where a shift is a linear map, a model
     learns sooner to look at neighbours."""
     segments: Annotated[int, Field(gt=0)] = 2
     """Token types: 2 for pairs, 1 where a row is one text."""
+    head_activation: Literal["gelu", "gelu_tanh", "relu"] | None = None
+    """Of the masked-token head; by default that of the blocks."""
     span_boundary: Annotated[int, Field(gt=0)] | None = None
     """Places in a run of hidden tokens that the span boundary head tells apart; none leaves the head out."""
     span_boundary_place: Annotated[int, Field(gt=0)] = 200
@@ -86,12 +90,11 @@ class Bert(nnx.Module):
         self.config = config
         hidden, std, dtype = config.hidden, config.initial_std, config.dtype
         self.token = embedding(config.columns, hidden, axes=("vocab", "embed"), std=std, rngs=rngs)
-        self.position = embedding(
-            config.positions, hidden, axes=(None, "embed"), std=std, rngs=rngs
-        )
+        rows = config.positions + config.position_offset
+        self.position = embedding(rows, hidden, axes=(None, "embed"), std=std, rngs=rngs)
         if config.initial_positions == "sinusoidal":
             # Of the same size as the normal ones: the mean square of a sine is a half.
-            waves = sinusoids(config.positions, hidden)
+            waves = sinusoids(rows, hidden)
             self.position.embedding[...] = std * math.sqrt(2) * waves
         self.segment = embedding(config.segments, hidden, axes=(None, "embed"), std=std, rngs=rngs)
         self.norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
@@ -127,10 +130,11 @@ class Bert(nnx.Module):
             every_layer: also return the state after each block.
         """
         keys = (None, None) if key is None else tuple(jax.random.split(key))
+        first = self.config.position_offset
         position = (
-            self.position.embedding[: tokens.shape[1]]
+            self.position.embedding[first : first + tokens.shape[1]]
             if positions is None
-            else self.position(positions)
+            else self.position(positions + first)
         )
         embedded = self.norm(self.token(tokens) + self.segment(segments) + position)
         embedded = dropout(embedded, self.config.dropout, key=keys[0])
@@ -161,7 +165,7 @@ class MaskedTokenHead(nnx.Module):
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
         hidden, std, dtype = config.hidden, config.initial_std, config.dtype
-        self.activation = config.activation
+        self.activation = config.head_activation or config.activation
         self.dense = Linear(hidden, hidden, axes=("embed", None), std=std, dtype=dtype, rngs=rngs)
         self.norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
         self.bias = nnx.Param(jnp.zeros(config.columns), axes=("vocab",))

@@ -23,12 +23,9 @@ from mlmjax.training.state import Parameters, TrainState
 
 policies = ocp.training.preservation_policies
 
-_CONTEXT = ocp.Context(
-    array_options=ocp.options.ArrayOptions(
-        # Of what several devices hold alike each writes a part; cutting small arrays costs more than it saves.
-        saving=ocp.options.ArrayOptions.Saving(min_slice_bytes_for_replica_parallel=2**20)
-    )
-)
+_CONTEXT = ocp.Context()
+# Of what several devices hold alike each writes a part; cutting small arrays costs more than it saves.
+_CONTEXT.array.saving.min_slice_bytes_for_replica_parallel = 2**20
 _LOGGER = "absl"
 _POLL = 0.02
 
@@ -88,6 +85,18 @@ class Checkpoints:
         logging.getLogger(_LOGGER).addFilter(self._failures)
         with self._told():
             self._orbax.save_checkpointables_async(step, _flat_parts(state), force=True)
+
+    def save_parameters(self, step: int, parameters: Parameters) -> None:
+        """Write the parameters alone, as of weights that were imported, and wait for it.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        self._newest = step
+        with self._told():
+            self._orbax.save_checkpointables(
+                step, {"parameters": _flat({"parameters": parameters})}
+            )
 
     def restore(self, abstract: TrainState, step: int) -> TrainState:
         """The whole state, laid out as ``abstract`` says.

@@ -63,6 +63,7 @@ class Run:
         step: of the checkpoint.
         folder: from which it was read.
         tokenizer: where examples are texts.
+        untrained: parts of the model that were drawn, because the weights that were imported did not have them.
     """
 
     model: Any
@@ -70,6 +71,7 @@ class Run:
     step: int
     folder: str
     tokenizer: Tokenizer | None = None
+    untrained: tuple[str, ...] = ()
 
 
 class RunFolder:
@@ -126,6 +128,8 @@ class RunFolder:
             return
         stored = self.read_config(trust_code=trust_code)
         lines = [line for line in differences(stored, experiment) if not line.startswith(FREE)]
+        if self._only_imported():
+            lines = [line for line in lines if line.startswith("model.")]
         if lines:
             shown = "".join(f"\n  {line}" for line in lines)
             raise UserError(
@@ -180,16 +184,22 @@ class RunFolder:
         Raises:
             UserError: the data is not that with which the run was begun.
         """
-        if self.exists():
+        if self.exists() and not self._only_imported():
             self._check_data(prepared.manifest["fingerprint"])
         else:
             self.path.mkdir(parents=True, exist_ok=True)
             record = manifest(experiment, prepared)
+            if imported := self.imported():
+                record["imported"] = imported
             _write(self.manifest, json.dumps(record, indent=2) + "\n")
             prepared.save(Path(self.path))
             if source is not None:
                 _write(self.source, source.read_text(encoding="utf-8"))
         _write(self.config, experiment.to_json())
+
+    def _only_imported(self) -> bool:
+        """Has the folder weights that were imported, and no step after them? Then it may be trained in any way."""
+        return self.imported() is not None and self.latest_step() == 0
 
     def _check_data(self, fingerprint: str) -> None:
         try:
@@ -205,6 +215,18 @@ class RunFolder:
                 f"now {fingerprint}): texts, installed packages or preparation differ. "
                 "Choose another --run.folder."
             )
+
+    def imported(self) -> dict[str, Any] | None:
+        """What the manifest says of weights that were imported; None of a run that was begun here."""
+        try:
+            found = json.loads(self.manifest.read_text()).get("imported")
+        except (OSError, ValueError, AttributeError):
+            return None
+        return found
+
+    def untrained(self) -> tuple[str, ...]:
+        """Parts of the model that imported weights did not have."""
+        return tuple((self.imported() or {}).get("untrained", ()))
 
     def latest_step(self) -> int | None:
         """The step of the newest checkpoint; None where there is none."""
@@ -268,7 +290,8 @@ def load(
         )
     with Checkpoints(files.checkpoints) as checkpoints:
         parameters = checkpoints.restore_parameters(_here(shapes(model)), step)
-    return Run(nnx.merge(graph, parameters), fitted, step, str(files.path), tokenizer)
+    untrained = files.untrained() if step == 0 else ()
+    return Run(nnx.merge(graph, parameters), fitted, step, str(files.path), tokenizer, untrained)
 
 
 def manifest(experiment: Experiment, prepared: Prepared) -> dict[str, Any]:

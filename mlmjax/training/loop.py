@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -116,10 +116,16 @@ def train(
 
 
 def start(program: Program, checkpoints: Checkpoints) -> tuple[TrainState, int]:
-    """The state to go on from, and its step: that of the newest checkpoint, or the initial one."""
+    """The state to go on from, and its step: that of the newest checkpoint, or the initial one.
+
+    A checkpoint of step 0 holds parameters alone, which were imported.
+    """
     latest = checkpoints.latest
     if latest is None:
         return program.initial_state(), 0
+    if latest == 0:
+        parameters = checkpoints.restore_parameters(program.state.parameters, 0)
+        return replace(program.initial_state(), parameters=parameters), 0
     return checkpoints.restore(program.state, latest), latest
 
 

@@ -1,0 +1,1 @@
+"""Weights in other libraries' formats."""

@@ -1,0 +1,111 @@
+"""What a family of models says of itself, so that reading and writing know none of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mlmjax.core.errors import UserError
+from mlmjax.experiment import Experiment
+from mlmjax.interop.huggingface.mapping import Row
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+"""Their names of activations, and ours; the first that fits is written."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The tensors of a model.
+
+    Attributes:
+        rows: what its parameters are made of.
+        copies: tensors that are others, by name; read only to see that they are.
+        buffers: tensors that are no parameters, with their values; read only to see that they have them.
+    """
+
+    rows: list[Row]
+    copies: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class Family:
+    """Base class of families."""
+
+    architectures: ClassVar[dict[str, tuple[str, ...]]]
+    """Their classes, and the parts of our model that each has; the first is for pretraining."""
+    prefix: ClassVar[str]
+    """Before the encoder's tensors, in classes that have a head."""
+    encoder: ClassVar[str]
+    """Their class of the encoder alone, whose tensors have no prefix."""
+
+    def experiment(self, config: "Given") -> Experiment:
+        """An experiment that pretrains such a model further.
+
+        Raises:
+            UserError: the config is incomplete, or asks for what our model cannot do.
+        """
+        raise NotImplementedError
+
+    def config(self, experiment: Experiment, tokenizer: Any) -> dict[str, Any]:
+        """The content of config.json for a model of ours.
+
+        Raises:
+            UserError: their classes have no such model.
+        """
+        raise NotImplementedError
+
+    def table(self, experiment: Experiment, prefix: str) -> Table:
+        """The tensors of a model of ours, with the prefix before the encoder's."""
+        raise NotImplementedError
+
+
+class Given:
+    """A config.json, whose entries are asked for by name."""
+
+    def __init__(self, entries: Mapping[str, Any], file: Any):
+        self.entries, self.file = entries, file
+
+    def __call__(self, name: str, default: Any = None) -> Any:
+        """An entry.
+
+        Raises:
+            UserError: it is missing and has no default.
+        """
+        found = self.entries.get(name, default)
+        if found is None:
+            raise UserError(f"{self.file} has no entry {name}.")
+        return found
+
+    def must_be(self, name: str, value: Any) -> None:
+        """See that an entry has the one value that our models have, where it is given.
+
+        Raises:
+            UserError: it has another.
+        """
+        found = self.entries.get(name)
+        if found is not None and found != value:
+            raise UserError(f"{self.file}: {name} is {found!r}; only {value!r} is supported.")
+
+    def activation(self) -> str:
+        """Our name of the activation.
+
+        Raises:
+            UserError: we do not have it.
+        """
+        found = self("hidden_act", "gelu")
+        if found not in ACTIVATIONS:
+            raise UserError(
+                f"{self.file}: hidden_act is {found!r}; supported are {', '.join(ACTIVATIONS)}."
+            )
+        return ACTIVATIONS[found]
+
+
+def their_activation(ours: str) -> str:
+    """Their name of an activation of ours."""
+    return next(theirs for theirs, name in ACTIVATIONS.items() if name == ours)

@@ -1,0 +1,70 @@
+"""From a model folder to a run folder."""
+
+import json
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+from mlmjax.core.errors import UserError
+from mlmjax.interop.huggingface.reading import Imported, read
+from mlmjax.training.checkpoint import Checkpoints
+from mlmjax.training.folder import PACKAGES, RunFolder
+
+_PARTIAL = ".importing"
+
+
+def import_run(source: Path, out: Path) -> Imported:
+    """Write the run folder of a Hugging Face model folder: config, manifest, tokenizer and a checkpoint of step 0.
+
+    Args:
+        source: the model folder.
+        out: the run folder, which must not exist.
+
+    Raises:
+        UserError: the model cannot be used, or the run folder cannot be written; nothing is left of it then.
+    """
+    if out.exists():
+        raise UserError(f"--out {out} exists: choose another, or remove it.")
+    imported = read(source)
+    run = imported.run
+    if run.tokenizer is None and run.config.data.abstract_vocabulary() is not None:
+        raise UserError(
+            f"{source} holds no tokenizer: put its tokenizer.json or vocab.txt beside the weights."
+        )
+    partial = out.with_name(out.name + _PARTIAL)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _write(imported, source, RunFolder(partial), out)
+        partial.rename(out)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return imported
+
+
+def _write(imported: Imported, source: Path, files: RunFolder, out: Path) -> None:
+    run, config = imported.run, imported.run.config
+    data = config.data
+    if run.tokenizer is not None:
+        run.tokenizer.save(files.tokenizer)
+        path = str(RunFolder(out).tokenizer)
+        tokenizer = data.tokenizer.updated(path=path)  # type: ignore[attr-defined]
+        data = data.updated(tokenizer=tokenizer)
+    config = config.updated(data=data, run=config.run.updated(folder=str(out)))
+    imported.origin.save(Path(files.path))
+    record = {
+        "versions": {name: version(name) for name in PACKAGES},
+        "imported": {
+            "from": source.resolve().name,
+            "architecture": imported.origin.architecture,
+            "untrained": list(imported.untrained),
+        },
+        "tokenizer": None if run.tokenizer is None else run.tokenizer.hash,
+        "model": config.model.model_dump(mode="json"),
+    }
+    files.manifest.write_text(json.dumps(record, indent=2) + "\n")
+    with Checkpoints(files.checkpoints, writes=True) as checkpoints:
+        checkpoints.save_parameters(0, imported.parameters)
+    files.config.write_text(config.to_json())

@@ -1,0 +1,220 @@
+"""From a model folder to a run: which model it is, and its tensors as our parameters."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding
+from pydantic import ValidationError
+
+from mlmjax.core.errors import UserError
+from mlmjax.data.tokenizer import Tokenizer
+from mlmjax.experiment import Experiment, validation_message
+from mlmjax.interop.huggingface.families import family_of
+from mlmjax.interop.huggingface.family import Given, Table
+from mlmjax.interop.huggingface.origin import CONFIG, Origin
+from mlmjax.interop.huggingface.tensors import Tensors
+from mlmjax.sharding import AnyMesh, parameter_shardings
+from mlmjax.training.folder import Run
+from mlmjax.training.state import Parameters, build_parameters, module_graph, shapes
+
+_MOST = 8
+"""Names that a message lists."""
+
+_LEGACY = {".gamma": ".weight", ".beta": ".bias"}
+"""Endings of the tensors of layer norms in files of before 2019."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model that was read.
+
+    Attributes:
+        run: as if it had been trained here.
+        parameters: of its model.
+        origin: what it came with.
+        untrained: parts of our model that the file has not; they are drawn.
+    """
+
+    run: Run
+    parameters: Parameters
+    origin: Origin
+    untrained: tuple[str, ...]
+
+
+def from_huggingface(path: str | Path, *, mesh: AnyMesh | None = None) -> Run:
+    """The model of a Hugging Face model folder.
+
+    Args:
+        path: a folder with ``config.json``, ``model.safetensors`` (or several, with their index) and, of text,
+            a tokenizer.
+        mesh: devices over which the parameters are laid; by default one.
+
+    Returns:
+        the model with its config and tokenizer, at step 0. Parts that the file does not have are drawn and are
+        named in ``untrained``.
+
+    Raises:
+        UserError: the folder cannot be used; it says why.
+    """
+    return read(Path(path), mesh=mesh).run
+
+
+def read(folder: Path, *, mesh: AnyMesh | None = None) -> Imported:
+    """See :func:`from_huggingface`."""
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}: give one that holds a config.json.")
+    tensors = Tensors(folder)
+    origin = Origin.of(folder, tensors)
+    family = family_of(origin.architecture)
+    try:
+        experiment = family.experiment(Given(origin.config, folder / CONFIG))
+    except (ValidationError, TypeError) as error:
+        said = validation_message(error) if isinstance(error, ValidationError) else str(error)
+        raise UserError(f"{folder / CONFIG}: {said}") from error
+    aliases = {modern(name): name for name in tensors}
+    prefix = family.prefix if any(name.startswith(family.prefix) for name in aliases) else ""
+    table = family.table(experiment, prefix)
+    graph, model = module_graph(experiment.model)
+    named = _flat(shapes(model))
+    parts = _check(table, named, tensors, aliases)
+    tokenizer = _tokenizer(folder, experiment)
+    untrained = tuple(sorted({row.part for row in table.rows} - parts))
+
+    shardings = _flat(parameter_shardings(mesh, model)) if mesh is not None else {}
+    drawn = _flat(build_parameters(experiment.model, 0)) if untrained else {}
+    flat: dict[tuple[str, ...], jax.Array] = {}
+    rows = {tuple(row.ours.split("/")): row for row in table.rows if row.part in parts}
+    for name, shape in named.items():
+        found = rows.get(name)
+        whole = (
+            drawn[name]
+            if found is None
+            else found.to_ours(lambda each: tensors.read(aliases[each]), shape.shape)
+        )
+        flat[name] = _placed(whole, shardings.get(name))
+    parameters = nnx.traversals.unflatten_mapping(flat)
+    run = Run(
+        nnx.merge(graph, parameters),
+        experiment,
+        0,
+        str(folder),
+        tokenizer,
+        untrained=untrained,
+    )
+    return Imported(run, parameters, origin, untrained)
+
+
+def _placed(whole: Any, sharding: NamedSharding | None) -> jax.Array:
+    return jax.device_put(whole, jax.local_devices()[0] if sharding is None else sharding)
+
+
+def _check(
+    table: Table,
+    named: Mapping[tuple[str, ...], jax.ShapeDtypeStruct],
+    tensors: Tensors,
+    aliases: Mapping[str, str],
+) -> set[str]:
+    """The parts of the model that the files hold.
+
+    Raises:
+        UserError: tensors are missing, superfluous, of another shape, or not what they should repeat.
+    """
+    wanted: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for row in table.rows:
+        shape = named[tuple(row.ours.split("/"))].shape
+        # Nothing is computed: one zero is seen as an array of any shape.
+        for name, tensor in row.to_theirs(np.broadcast_to(np.float32(0), shape)):
+            wanted[name] = (row.part, tensor.shape)
+    parts = {part for name, (part, _) in wanted.items() if name in aliases} | {"encoder"}
+    missing = [
+        f"{name} {shape}"
+        for name, (part, shape) in wanted.items()
+        if part in parts and name not in aliases
+    ]
+    if missing:
+        raise UserError(f"{tensors.folder} lacks {_listed(missing)}.")
+    known = {*wanted, *table.copies, *table.buffers}
+    extra = [f"{name} {tensors[aliases[name]].shape}" for name in aliases if name not in known]
+    if extra:
+        raise UserError(
+            f"{tensors.folder} has tensors that the model of its {CONFIG} does not: {_listed(extra)}."
+        )
+    other = [
+        f"{name} is {tensors[aliases[name]].shape} and not {shape}"
+        for name, (_, shape) in wanted.items()
+        if name in aliases and tensors[aliases[name]].shape != shape
+    ]
+    if other:
+        raise UserError(f"{tensors.folder} does not fit its {CONFIG}: {_listed(other)}.")
+    for copy, original in table.copies.items():
+        if copy in aliases and original in aliases and not _alike(tensors, aliases, copy, original):
+            raise UserError(
+                f"{tensors.folder}: {copy} is not a copy of {original}. Models whose decoder is not the "
+                "token table (tied) are not supported."
+            )
+    for name, value in table.buffers.items():
+        if name in aliases and not np.array_equal(tensors.read(aliases[name]), value):
+            raise UserError(
+                f"{tensors.folder}: {name} is not 0, 1, ... as it must be, or of another shape than {value.shape}."
+            )
+    return parts
+
+
+def _alike(tensors: Tensors, aliases: Mapping[str, str], first: str, second: str) -> bool:
+    return np.array_equal(tensors.read(aliases[first]), tensors.read(aliases[second]))
+
+
+def _tokenizer(folder: Path, experiment: Experiment) -> Tokenizer | None:
+    """The tokenizer of a model of text, where the folder has one.
+
+    Raises:
+        UserError: it does not go with the model's token table.
+    """
+    if experiment.data.abstract_vocabulary() is None:
+        return None
+    files = [folder / name for name in ("tokenizer.json", "vocab.txt") if (folder / name).is_file()]
+    if not files:
+        return None
+    tokenizer = Tokenizer.load(files[0], lowercase=_lowercase(folder))
+    size, table = tokenizer.vocabulary.size, getattr(experiment.model, "vocabulary", None)
+    if size != table:
+        raise UserError(
+            f"The tokenizer {files[0]} has {size} tokens, and the model's token table {table} rows: they do not "
+            "belong together."
+        )
+    return tokenizer
+
+
+def _lowercase(folder: Path) -> bool:
+    """Whether a ``vocab.txt`` is meant for lower-cased text, as tokenizer_config.json says."""
+    file = folder / "tokenizer_config.json"
+    try:
+        return bool(json.loads(file.read_text(encoding="utf-8"))["do_lower_case"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def modern(name: str) -> str:
+    """A tensor's name today."""
+    for old, new in _LEGACY.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
+
+
+def _flat(tree: Any) -> dict[tuple[str, ...], Any]:
+    return {
+        tuple(key.key for key in path): leaf
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }

@@ -1,0 +1,195 @@
+"""From a run to a model folder."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+from flax import nnx
+
+from mlmjax.core.errors import UserError
+from mlmjax.data.tokenizer import Tokenizer
+from mlmjax.interop.huggingface.card import model_card
+from mlmjax.interop.huggingface.families import family_for, family_of
+from mlmjax.interop.huggingface.family import Family, Table
+from mlmjax.interop.huggingface.origin import CONFIG, SIDE, Origin
+from mlmjax.interop.huggingface.reading import modern
+from mlmjax.interop.huggingface.tensors import write
+from mlmjax.training.folder import Run, RunFolder
+from mlmjax.training.state import plain
+
+_PARTIAL = ".exporting"
+
+_DTYPES: dict[str, Any] = {"bfloat16": ml_dtypes.bfloat16}
+
+
+def to_huggingface(run: Run, folder: str | Path, *, architecture: str | None = None) -> str:
+    """Write a model folder that transformers' ``from_pretrained`` reads.
+
+    A model that was imported and not trained since is written as it came: the same tensors, names and types.
+
+    Args:
+        run: as :func:`mlmjax.load` or :func:`mlmjax.from_huggingface` gives it.
+        folder: to be made.
+        architecture: a class of transformers; by default that of the import, or the family's one for pretraining.
+
+    Returns:
+        the architecture.
+
+    Raises:
+        UserError: the folder exists or cannot be written; or there is no such class that the model fits.
+    """
+    out = Path(folder)
+    if out.exists():
+        raise UserError(f"--out {out} exists: choose another, or remove it.")
+    family = family_for(run.config)
+    origin = Origin.behind(Path(run.folder))
+    name = _architecture(run, family, origin, architecture)
+    tensors = _tensors(run, family, name, origin)
+    partial = out.with_name(out.name + _PARTIAL)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        write(tensors, partial)
+        config = _config(run, family, name, origin, tensors)
+        (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        if origin is not None:
+            origin.copy_side_files(partial)
+        if run.tokenizer is not None and not any((partial / one).exists() for one in SIDE):
+            _save_tokenizer(run, run.tokenizer, partial)
+        (partial / "README.md").write_text(model_card(run, name, out.name), encoding="utf-8")
+        manifest = RunFolder(run.folder).manifest
+        if manifest.exists():
+            (partial / "mlmjax_manifest.json").write_text(manifest.read_text())
+        partial.rename(out)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return name
+
+
+def _architecture(run: Run, family: Family, origin: Origin | None, asked: str | None) -> str:
+    """The class that is written.
+
+    Raises:
+        UserError: it is not one of the family, or has parts that were never trained.
+    """
+    known = family.architectures
+    if asked is None:
+        name = next(iter(known))
+        if origin is not None and (run.untrained or "mlm" in known[origin.architecture]):
+            name = origin.architecture
+    elif asked in known:
+        name = asked
+    else:
+        raise UserError(
+            f"--architecture {asked}: such a model can be {', '.join(known)}."
+            if not _known(asked)
+            else f"--architecture {asked} is for other models; this one can be {', '.join(known)}."
+        )
+    drawn = sorted(set(known[name]) & set(run.untrained) - {"pooler"})
+    if drawn and (origin is None or name != origin.architecture):
+        raise UserError(
+            f"{name} needs {', '.join(drawn)}, which the imported weights did not have: train the run first, or "
+            f"choose another with --architecture: {', '.join(known)}."
+        )
+    return name
+
+
+def _known(architecture: str) -> bool:
+    try:
+        family_of(architecture)
+    except UserError:
+        return False
+    return True
+
+
+def _tensors(
+    run: Run, family: Family, architecture: str, origin: Origin | None
+) -> dict[str, np.ndarray]:
+    """The tensors of a class, as the origin had them where it is that class's."""
+    flat = {
+        "/".join(map(str, path)): np.asarray(jax.device_get(leaf))
+        for path, leaf in _leaves(plain(nnx.state(run.model, nnx.Param)))
+    }
+    same = origin is not None and origin.architecture == architecture
+    names = origin.dtypes if origin is not None and same else {}
+    prefixed = architecture != family.encoder
+    if names:
+        prefixed = any(name.startswith(family.prefix) for name in names)
+    table = family.table(run.config, family.prefix if prefixed else "")
+    parts = family.architectures[architecture]
+    made = {
+        name: tensor
+        for row in table.rows
+        if row.part in parts or set(row.names(1)[0]) <= {modern(name) for name in names}
+        for name, tensor in row.to_theirs(flat[row.ours])
+    }
+    return _as_before(made, table, names, exact=run.step == 0) if names else made
+
+
+def _as_before(
+    made: Mapping[str, np.ndarray], table: Table, names: Mapping[str, str], *, exact: bool
+) -> dict[str, np.ndarray]:
+    """The tensors under the names, and if they were not trained since in the types, that a file had."""
+    out = {}
+    for name, kind in names.items():
+        known = modern(name)
+        value = made.get(table.copies.get(known, known))
+        if value is None:
+            value = table.buffers[known]
+        elif exact:
+            value = value.astype(_DTYPES.get(kind, kind))
+        out[name] = value
+    left = {table.copies.get(modern(name), modern(name)) for name in names}
+    return out | {name: value for name, value in made.items() if name not in left}
+
+
+def _config(
+    run: Run,
+    family: Family,
+    architecture: str,
+    origin: Origin | None,
+    tensors: Mapping[str, np.ndarray],
+) -> dict[str, Any]:
+    ours = family.config(run.config, run.tokenizer)
+    if origin is not None:
+        # What we do not know of is kept; what we know has not changed, but for the trained parts.
+        ours = ours | origin.config
+    types = {tensor.dtype.name for tensor in tensors.values() if tensor.dtype.kind != "i"}
+    return {
+        **ours,
+        "architectures": [architecture],
+        "dtype": types.pop() if len(types) == 1 else "float32",
+    }
+
+
+def _save_tokenizer(run: Run, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write a tokenizer that adds the special tokens around a text, as transformers expects of a tokenizer."""
+    tokenizer.with_special_tokens().save(str(folder / "tokenizer.json"))
+    special = tokenizer.vocabulary
+    roles = {
+        "pad_token": special.padding,
+        "unk_token": special.unknown,
+        "cls_token": special.start,
+        "sep_token": special.separator,
+        "mask_token": special.mask,
+    }
+    length = getattr(run.config.model, "positions", None)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": length,
+        "clean_up_tokenization_spaces": False,
+        **{role: tokenizer.token(id) for role, id in roles.items()},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _leaves(tree: Any) -> list[tuple[tuple[str, ...], Any]]:
+    found = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [(tuple(key.key for key in path), leaf) for path, leaf in found]
