@@ -50,6 +50,36 @@ TEXT = {
         },
     ),
 }
+IMAGES = {
+    "mae_pretraining": (
+        "ViTMAEForPreTraining",
+        {
+            "num_channels": 2,
+            "patch_size": 3,
+            "image_size": 12,
+            "hidden_size": 16,
+            "num_attention_heads": 4,
+            "decoder_hidden_size": 12,
+            "decoder_num_attention_heads": 3,
+            "hidden_act": "gelu_new",
+            "norm_pix_loss": True,
+        },
+    ),
+    "mae_pixels": (
+        "ViTMAEForPreTraining",
+        {
+            "num_channels": 3,
+            "patch_size": 2,
+            "image_size": 8,
+            "hidden_size": 12,
+            "num_attention_heads": 1,
+            "decoder_hidden_size": 8,
+            "decoder_num_attention_heads": 2,
+            "hidden_act": "relu",
+            "layer_norm_eps": 1e-3,
+        },
+    ),
+}
 LENGTH, LENGTHS = 9, (9, 6, 3)
 
 
@@ -141,6 +171,86 @@ def text_case(architecture: str, options: dict[str, Any], *, packed: bool) -> di
     )
 
 
+def image_case(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
+    """A masked autoencoder's config, weights, pixels, masks, hidden states, prediction, loss and gradients."""
+    torch.manual_seed(options["hidden_size"])
+    cls = getattr(transformers, architecture)
+    config = cls.config_class(
+        num_hidden_layers=3,
+        decoder_num_hidden_layers=2,
+        intermediate_size=20,
+        decoder_intermediate_size=14,
+        attn_implementation="eager",
+        architectures=[architecture],
+        **options,
+    )
+    model = cls(config).eval()
+    count = (config.image_size // config.patch_size) ** 2
+    # A fresh model of this version has no positions yet: it takes its patches to be loaded, and clears the
+    # decoder's.
+    del model.vit.embeddings.patch_embeddings.projection._is_hf_initialized
+    with torch.no_grad():
+        model.vit.embeddings.initialize_weights()
+        model.decoder.initialize_weights(count)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    side, channels = config.image_size, config.num_channels
+    pixels = torch.randint(0, 256, (3, side, side, channels))
+    mean, std = (torch.tensor(each * channels) for each in ([0.25], [0.5]))
+    noise = torch.rand(3, count)
+    images = ((pixels / 255 - mean) / std).permute(0, 3, 1, 2)
+    found = model(images, noise=noise, output_hidden_states=True)
+    found.loss.backward()
+    # Their visible patches are in the order of the noise, ours in the order of the image.
+    kept = torch.argsort(noise, dim=1)[:, : int(count * (1 - config.mask_ratio))].numpy()
+    order = np.argsort(kept, axis=1)
+
+    def in_order(states: torch.Tensor) -> np.ndarray:
+        whole = states.detach().numpy()
+        patches = np.take_along_axis(whole[:, 1:], order[..., None], axis=1)
+        return np.concatenate([whole[:, :1], patches], axis=1)
+
+    processor = {"image_mean": [0.25] * channels, "image_std": [0.5] * channels}
+    return (
+        {
+            "config": np.array(json.dumps(config.to_dict())),
+            "processor": np.array(json.dumps(processor)),
+            "pixels": pixels.numpy().astype(np.uint8),
+            "visible": np.sort(kept, axis=1).astype(np.int32),
+            "masked": np.argwhere(found.mask.numpy())[:, 1].reshape(3, -1).astype(np.int32),
+            "hidden_states": np.stack([in_order(each) for each in found.hidden_states]),
+            "predicted": found.logits.detach().numpy(),
+            "loss": found.loss.detach().numpy(),
+        }
+        | {f"tensor/{name}": value.numpy() for name, value in saved(model).items()}
+        | {
+            f"gradient/{name}": value.grad.numpy()
+            for name, value in saved_names(model).items()
+            if value.grad is not None
+        }
+    )
+
+
+def saved_names(model: Any) -> dict[str, torch.nn.Parameter]:
+    """Parameters under the names of published files, which differ from the module's in this version."""
+    renamed = {}
+    for name, value in model.named_parameters():
+        name = name.replace("vit.layers.", "vit.encoder.layer.")
+        if ".layer." in name or "decoder_layers." in name:
+            for new, old in {
+                "attention.q_proj": "attention.attention.query",
+                "attention.k_proj": "attention.attention.key",
+                "attention.v_proj": "attention.attention.value",
+                "attention.o_proj": "attention.output.dense",
+                "mlp.fc1": "intermediate.dense",
+                "mlp.fc2": "output.dense",
+            }.items():
+                name = name.replace(new, old)
+        renamed[name] = value
+    return renamed
+
+
 def saved(model: Any) -> dict[str, torch.Tensor]:
     """What ``save_pretrained`` writes of a model."""
     import tempfile
@@ -159,6 +269,8 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     for name in ("bert_pretraining", "roberta_mlm"):
         architecture, options = TEXT[name]
         yield f"{name}_packed", text_case(architecture, options, packed=True)
+    for name, (architecture, options) in IMAGES.items():
+        yield name, image_case(architecture, options)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
+from mlmjax.core.types import Mask
 from mlmjax.interop.huggingface.reading import Imported, read
 from mlmjax.nn.attention import Visibility
 
@@ -21,6 +22,8 @@ def write_folder(case: dict[str, Any], folder: Path) -> Path:
     """The model folder of a case, without a tokenizer."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(str(case["config"]))
+    if "processor" in case:
+        (folder / "preprocessor_config.json").write_text(str(case["processor"]))
     prefix = "tensor/"
     tensors = {k.removeprefix(prefix): v for k, v in case.items() if k.startswith(prefix)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -35,8 +38,40 @@ def close(found: Any, expected: Any, what: str) -> None:
     assert off <= TOLERANCE, f"{what}: off by {off:.2e}"
 
 
-def check_text(case: dict[str, Any], folder: Path) -> None:
+def check(case: dict[str, Any], folder: Path) -> None:
     """Hidden states layer by layer, logits, loss, and the gradient of every tensor."""
+    (_check_images if "pixels" in case else _check_text)(case, folder)
+
+
+def _check_images(case: dict[str, Any], folder: Path) -> None:
+    imported = read(write_folder(case, folder))
+    graph, _ = nnx.split(imported.run.model)
+    objective = imported.run.config.objective
+
+    def computed(parameters: Any) -> tuple[jax.Array, tuple[Any, Any]]:
+        model = nnx.merge(graph, parameters)
+        patches = model.patches(jnp.asarray(case["pixels"]))
+        visible, masked = (
+            Mask(jnp.asarray(case[name]), jnp.ones(case[name].shape))
+            for name in ("visible", "masked")
+        )
+        encoded = model.encode(patches, visible=visible, exact=True, every_layer=True)
+        predicted = model.decode(encoded.hidden, visible=visible)
+        errors = ((predicted - objective.target(patches)) ** 2).mean(-1)
+        loss = jnp.take_along_axis(errors, masked.positions, axis=1).mean()
+        return loss, (encoded.layers, predicted)
+
+    (loss, (layers, predicted)), gradients = jax.jit(jax.value_and_grad(computed, has_aux=True))(
+        imported.parameters
+    )
+    for layer, (ours, theirs) in enumerate(zip(layers, case["hidden_states"], strict=True)):
+        close(ours, theirs, f"the hidden state after {layer} blocks")
+    close(predicted, case["predicted"], "the prediction")
+    close(loss, case["loss"], "the loss")
+    _check_gradients(case, imported, gradients)
+
+
+def _check_text(case: dict[str, Any], folder: Path) -> None:
     imported = read(write_folder(case, folder))
     graph, _ = nnx.split(imported.run.model)
     (loss, found), gradients = jax.jit(

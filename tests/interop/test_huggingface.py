@@ -16,7 +16,7 @@ from mlmjax.core.errors import UserError
 from mlmjax.interop.huggingface.importing import import_run
 from mlmjax.sharding import MeshConfig
 from mlmjax.training.folder import RunFolder
-from tests.interop.parity import check_text, write_folder
+from tests.interop.parity import check, write_folder
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(path.stem for path in GOLDEN.glob("huggingface_*.npz"))
@@ -40,7 +40,7 @@ def folder_of(name: str, folder: Path, *, tokenizer: bool = True) -> Path:
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden_parity(name: str, tmp_path: Path) -> None:
-    check_text(golden(name), tmp_path / "model")
+    check(golden(name), tmp_path / "model")
 
 
 @pytest.mark.skipif(
@@ -51,7 +51,7 @@ def test_live_parity(tmp_path: Path) -> None:
     from tests.golden.make_huggingface import cases
 
     for name, case in cases():
-        check_text(case, tmp_path / name)
+        check(case, tmp_path / name)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "packed" not in name])

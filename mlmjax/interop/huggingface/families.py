@@ -4,9 +4,11 @@ from mlmjax.core.errors import UserError
 from mlmjax.experiment import Experiment
 from mlmjax.interop.huggingface.bert import BertFamily, RobertaFamily
 from mlmjax.interop.huggingface.family import Family
+from mlmjax.interop.huggingface.mae import MaeFamily
 from mlmjax.models.bert import BertConfig
+from mlmjax.models.mae import MaeConfig
 
-FAMILIES: tuple[Family, ...] = (BertFamily(), RobertaFamily())
+FAMILIES: tuple[Family, ...] = (BertFamily(), RobertaFamily(), MaeFamily())
 
 
 def family_of(architecture: str) -> Family:
@@ -33,6 +35,8 @@ def family_for(experiment: Experiment) -> Family:
         for family in (BertFamily(), RobertaFamily()):
             if model.position_offset == family.offset:
                 return family
+    if type(model) is MaeConfig:
+        return MaeFamily()
     raise UserError(
         f"{type(model).__name__} has no counterpart among Hugging Face's classes that is supported."
     )

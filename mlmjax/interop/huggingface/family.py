@@ -1,7 +1,9 @@
 """What a family of models says of itself, so that reading and writing know none of them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +20,9 @@ ACTIVATIONS = {
 }
 """Their names of activations, and ours; the first that fits is written."""
 
+_LEGACY = {".gamma": ".weight", ".beta": ".bias"}
+"""Endings of the tensors of layer norms in files of before 2019."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -27,11 +32,25 @@ class Table:
         rows: what its parameters are made of.
         copies: tensors that are others, by name; read only to see that they are.
         buffers: tensors that are no parameters, with their values; read only to see that they have them.
+        needed: those of them that a part has in any file, by part.
+        spellings: beginnings of names that some files have, and what they are here.
     """
 
     rows: list[Row]
     copies: dict[str, str] = field(default_factory=dict)
     buffers: dict[str, np.ndarray] = field(default_factory=dict)
+    needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    spellings: dict[str, str] = field(default_factory=dict)
+
+    def modern(self, name: str) -> str:
+        """The name that the table has for a tensor of a file."""
+        for old, new in self.spellings.items():
+            if name.startswith(old):
+                name = new + name.removeprefix(old)
+        for old, new in _LEGACY.items():
+            if name.endswith(old):
+                return name.removesuffix(old) + new
+        return name
 
 
 class Family:
@@ -60,6 +79,10 @@ class Family:
         """
         raise NotImplementedError
 
+    def processor(self, experiment: Experiment) -> dict[str, Any] | None:
+        """The content of preprocessor_config.json; None of models that read no images."""
+        return None
+
     def table(self, experiment: Experiment, prefix: str) -> Table:
         """The tensors of a model of ours, with the prefix before the encoder's."""
         raise NotImplementedError
@@ -68,8 +91,22 @@ class Family:
 class Given:
     """A config.json, whose entries are asked for by name."""
 
-    def __init__(self, entries: Mapping[str, Any], file: Any):
+    def __init__(self, entries: Mapping[str, Any], file: Path):
         self.entries, self.file = entries, file
+
+    def beside(self, name: str) -> dict[str, Any]:
+        """The content of another file of the folder; nothing where there is none.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        file = self.file.with_name(name)
+        if not file.is_file():
+            return {}
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"{file} cannot be read: {error}.") from error
 
     def __call__(self, name: str, default: Any = None) -> Any:
         """An entry.

@@ -53,7 +53,7 @@ def _write(imported: Imported, source: Path, files: RunFolder, out: Path) -> Non
         tokenizer = data.tokenizer.updated(path=path)  # type: ignore[attr-defined]
         data = data.updated(tokenizer=tokenizer)
     config = config.updated(data=data, run=config.run.updated(folder=str(out)))
-    imported.origin.save(Path(files.path))
+    imported.origin.save(Path(files.path), imported.buffers)
     record = {
         "versions": {name: version(name) for name in PACKAGES},
         "imported": {

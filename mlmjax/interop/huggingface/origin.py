@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mlmjax.core.errors import UserError
-from mlmjax.interop.huggingface.tensors import INDEX, ONE, Tensors
+from mlmjax.interop.huggingface.tensors import INDEX, ONE, Tensors, write
 
 CONFIG = "config.json"
 LISTED = "tensors.json"
@@ -65,10 +68,16 @@ class Origin:
         """The name of the class that wrote it."""
         return self.config["architectures"][0]
 
-    def save(self, run: Path) -> None:
-        """Keep it in a run folder."""
+    def value(self, name: str) -> np.ndarray:
+        """A tensor that is no parameter."""
+        return Tensors(self.folder).read(name)
+
+    def save(self, run: Path, buffers: Iterable[str]) -> None:
+        """Keep it in a run folder, with those tensors that are no parameters."""
         to = run / FOLDER
         to.mkdir()
+        if kept := {name: self.value(name) for name in buffers}:
+            write(kept, to)
         self.copy_side_files(to)
         shutil.copyfile(self.folder / CONFIG, to / CONFIG)
         (to / LISTED).write_text(json.dumps(self.dtypes, indent=1) + "\n")

@@ -26,9 +26,6 @@ from mlmjax.training.state import Parameters, build_parameters, module_graph, sh
 _MOST = 8
 """Names that a message lists."""
 
-_LEGACY = {".gamma": ".weight", ".beta": ".bias"}
-"""Endings of the tensors of layer norms in files of before 2019."""
-
 
 @dataclass(frozen=True)
 class Imported:
@@ -39,12 +36,14 @@ class Imported:
         parameters: of its model.
         origin: what it came with.
         untrained: parts of our model that the file has not; they are drawn.
+        buffers: tensors of the file that are no parameters.
     """
 
     run: Run
     parameters: Parameters
     origin: Origin
     untrained: tuple[str, ...]
+    buffers: tuple[str, ...]
 
 
 def from_huggingface(path: str | Path, *, mesh: AnyMesh | None = None) -> Run:
@@ -77,9 +76,9 @@ def read(folder: Path, *, mesh: AnyMesh | None = None) -> Imported:
     except (ValidationError, TypeError) as error:
         said = validation_message(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"{folder / CONFIG}: {said}") from error
-    aliases = {modern(name): name for name in tensors}
-    prefix = family.prefix if any(name.startswith(family.prefix) for name in aliases) else ""
+    prefix = family.prefix if any(name.startswith(family.prefix) for name in tensors) else ""
     table = family.table(experiment, prefix)
+    aliases = {table.modern(name): name for name in tensors}
     graph, model = module_graph(experiment.model)
     named = _flat(shapes(model))
     parts = _check(table, named, tensors, aliases)
@@ -107,7 +106,8 @@ def read(folder: Path, *, mesh: AnyMesh | None = None) -> Imported:
         tokenizer,
         untrained=untrained,
     )
-    return Imported(run, parameters, origin, untrained)
+    buffers = tuple(aliases[name] for name in table.buffers if name in aliases)
+    return Imported(run, parameters, origin, untrained, buffers)
 
 
 def _placed(whole: Any, sharding: NamedSharding | None) -> jax.Array:
@@ -159,11 +159,17 @@ def _check(
                 "token table (tied) are not supported."
             )
     for name, value in table.buffers.items():
-        if name in aliases and not np.array_equal(tensors.read(aliases[name]), value):
+        if name in aliases and not _is(tensors.read(aliases[name]), value):
             raise UserError(
-                f"{tensors.folder}: {name} is not 0, 1, ... as it must be, or of another shape than {value.shape}."
+                f"{tensors.folder}: {name} has not the values that the model has there (0, 1, ... or sines and "
+                f"cosines), or another shape than {value.shape}."
             )
     return parts
+
+
+def _is(found: np.ndarray, value: np.ndarray) -> bool:
+    """Is a tensor what it must be, but for rounding?"""
+    return found.shape == value.shape and bool(np.allclose(found, value, rtol=0, atol=1e-5))
 
 
 def _alike(tensors: Tensors, aliases: Mapping[str, str], first: str, second: str) -> bool:
@@ -198,14 +204,6 @@ def _lowercase(folder: Path) -> bool:
         return bool(json.loads(file.read_text(encoding="utf-8"))["do_lower_case"])
     except (OSError, ValueError, KeyError, TypeError):
         return True
-
-
-def modern(name: str) -> str:
-    """A tensor's name today."""
-    for old, new in _LEGACY.items():
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name
 
 
 def _listed(names: list[str]) -> str:

@@ -17,12 +17,13 @@ from mlmjax.interop.huggingface.card import model_card
 from mlmjax.interop.huggingface.families import family_for, family_of
 from mlmjax.interop.huggingface.family import Family, Table
 from mlmjax.interop.huggingface.origin import CONFIG, SIDE, Origin
-from mlmjax.interop.huggingface.reading import modern
 from mlmjax.interop.huggingface.tensors import write
 from mlmjax.training.folder import Run, RunFolder
 from mlmjax.training.state import plain
 
 _PARTIAL = ".exporting"
+
+PROCESSOR = "preprocessor_config.json"
 
 _DTYPES: dict[str, Any] = {"bfloat16": ml_dtypes.bfloat16}
 
@@ -61,6 +62,9 @@ def to_huggingface(run: Run, folder: str | Path, *, architecture: str | None = N
             origin.copy_side_files(partial)
         if run.tokenizer is not None and not any((partial / one).exists() for one in SIDE):
             _save_tokenizer(run, run.tokenizer, partial)
+        processor = family.processor(run.config)
+        if processor is not None and not (partial / PROCESSOR).exists():
+            (partial / PROCESSOR).write_text(json.dumps(processor, indent=2) + "\n")
         (partial / "README.md").write_text(model_card(run, name, out.name), encoding="utf-8")
         manifest = RunFolder(run.folder).manifest
         if manifest.exists():
@@ -127,26 +131,32 @@ def _tensors(
     made = {
         name: tensor
         for row in table.rows
-        if row.part in parts or set(row.names(1)[0]) <= {modern(name) for name in names}
+        if row.part in parts or set(row.names(1)[0]) <= {table.modern(name) for name in names}
         for name, tensor in row.to_theirs(flat[row.ours])
     }
-    return _as_before(made, table, names, exact=run.step == 0) if names else made
+    if origin is None or not names:
+        return made | {
+            name: table.buffers[name] for part in parts for name in table.needed.get(part, ())
+        }
+    return _as_before(made, table, origin, exact=run.step == 0)
 
 
 def _as_before(
-    made: Mapping[str, np.ndarray], table: Table, names: Mapping[str, str], *, exact: bool
+    made: Mapping[str, np.ndarray], table: Table, origin: Origin, *, exact: bool
 ) -> dict[str, np.ndarray]:
     """The tensors under the names, and if they were not trained since in the types, that a file had."""
     out = {}
+    names = origin.dtypes
     for name, kind in names.items():
-        known = modern(name)
+        known = table.modern(name)
         value = made.get(table.copies.get(known, known))
         if value is None:
-            value = table.buffers[known]
+            value = origin.value(name)
         elif exact:
             value = value.astype(_DTYPES.get(kind, kind))
         out[name] = value
-    left = {table.copies.get(modern(name), modern(name)) for name in names}
+    known_names = map(table.modern, names)
+    left = {table.copies.get(name, name) for name in known_names}
     return out | {name: value for name, value in made.items() if name not in left}
 
 
