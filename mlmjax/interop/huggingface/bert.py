@@ -75,7 +75,8 @@ class BertFamily(Family):
         assert isinstance(model, BertConfig)
         if model.norm != "post":
             raise UserError(
-                f"A model with norm '{model.norm}' cannot be exported: {self.encoder} normalises after each sum."
+                f"A model with norm '{model.norm}' cannot be exported: {self.encoder} normalises after each sum. "
+                "One that is trained with --model.norm post can."
             )
         if (model.head_activation or model.activation) != (
             self.head_activation(model.activation) or model.activation

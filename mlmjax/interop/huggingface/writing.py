@@ -195,6 +195,7 @@ def _save_tokenizer(run: Run, tokenizer: Tokenizer, folder: Path) -> None:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
         "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         **{role: tokenizer.token(id) for role, id in roles.items()},
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
