@@ -1,4 +1,4 @@
-"""Image classification, tiny: a small vision transformer is trained whole to tell the digits that scikit-learn carries.
+"""Image classification, tiny: a vision transformer is trained whole to tell the digits that scikit-learn carries.
 
 mlmjax train finetune_image
 """

@@ -4,6 +4,7 @@ The encoders' parameters have the names that they have in the models that are pr
 from a pretrained run; of a head that is left away here none is carried along.
 """
 
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 import jax
@@ -81,14 +82,13 @@ class BertClassifier(BertEncoder):
     def __init__(self, config: BertClassifierConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
         hidden, std, dtype = config.hidden, config.initial_std, config.dtype
-        self.pooler = None
-        if config.head == "dense":
-            self.classifier: Linear | DenseHead = DenseHead(config, rngs=rngs)
-            return
-        self.pooler = Linear(hidden, hidden, axes=("embed", None), std=std, dtype=dtype, rngs=rngs)
-        self.classifier = Linear(
-            hidden, config.known_classes, axes=("embed", None), std=std, dtype=dtype, rngs=rngs
+        pooled = config.head == "pooler"
+        square, affine = (
+            partial(Linear, hidden, size, axes=("embed", None), std=std, dtype=dtype, rngs=rngs)
+            for size in (hidden, config.known_classes)
         )
+        self.pooler = square() if pooled else None
+        self.classifier = affine() if pooled else DenseHead(config, rngs=rngs)
 
     def logits(
         self,
