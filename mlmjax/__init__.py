@@ -34,6 +34,7 @@ _LAZY = {
     "fill_mask": "mlmjax.evaluation.fill_mask",
     "load": "mlmjax.training.folder",
     "pretrain": "mlmjax.pretraining",
+    "train_seeds": "mlmjax.seeds",
 }
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "masking",
     "pretrain",
     "prng",
+    "train_seeds",
 ]
 
 
