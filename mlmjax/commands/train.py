@@ -57,6 +57,6 @@ def _seeds(given: str) -> int:
         number = int(given)
     except ValueError as error:
         raise UserError(
-            f"--seeds {given}: give the number of runs to train, such as --seeds 5."
+            f"--seeds {given or '(empty)'}: give the number of runs to train, such as --seeds 5."
         ) from error
     return whole_number("--seeds", number, below=2**16)

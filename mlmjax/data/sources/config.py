@@ -70,6 +70,12 @@ class TextSource(Config):
             return ParquetFiles(found, fields)
         if kind == "array_record":
             return ArrayRecordFiles(found, fields)
+        for option, name in (("label-field", self.label_field), ("pair-field", self.pair_field)):
+            if name is not None:
+                raise UserError(
+                    f"{self.root} is plain text, which has no field {name!r} (--data.{option}): give JSON lines, "
+                    "Parquet, ArrayRecord or TFDS (--data.root)."
+                )
         return TextFiles(found, self.documents)
 
 
