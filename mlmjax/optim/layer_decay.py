@@ -1,6 +1,7 @@
 """Learning rates that decay from the head down to the embeddings, for fine-tuning."""
 
 from collections.abc import Collection
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +49,7 @@ def layer_scales(
         )
     (layers,) = stacks.values()
 
-    def scale(path: KeyPath, leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.Array:
+    def scale(path: KeyPath, leaf: Any) -> jax.Array:
         keys = names(path)
         if below_stack(keys):
             depths = jnp.arange(1, layers + 1)

@@ -1,6 +1,7 @@
 """Classifiers: their heads by hand, the encoders' names, and that nothing in them is idle."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ from mlmjax.models.classifier import (
 from mlmjax.models.mae import DecoderConfig, MaeConfig
 from mlmjax.models.vit import VitConfig
 from mlmjax.nn.attention import Visibility
-from mlmjax.training.state import module_graph, shapes
+from mlmjax.training.state import build_parameters, module_graph, shapes
 
 SIZES = {"layers": 2, "hidden": 16, "heads": 2, "mlp": 32}
 BERT = BertClassifierConfig(vocabulary=30, positions=12, classes=3, **SIZES)
@@ -37,7 +38,7 @@ CONFIGS = {
 
 
 def build(config: ClassifierConfig) -> nnx.Module:
-    return config.build(nnx.Rngs(params=0))
+    return nnx.merge(module_graph(config)[0], jax.jit(partial(build_parameters, config, 0))())
 
 
 def inputs(model: nnx.Module) -> tuple:

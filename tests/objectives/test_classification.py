@@ -1,5 +1,7 @@
 """The loss of classification against the plain formula, and what it refuses."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from mlmjax.models.classifier import BertClassifierConfig, VitClassifierConfig
 from mlmjax.models.vit import VitConfig
 from mlmjax.objectives.classification import Classification
 from mlmjax.objectives.mlm import MaskedLanguageModel
+from mlmjax.training.state import build_parameters, module_graph
 
 SIZES = {"layers": 1, "hidden": 16, "heads": 2, "mlp": 32}
 MODEL = VitClassifierConfig(
@@ -27,15 +30,26 @@ def batch_of(labels: list[int]) -> dict[str, jax.Array]:
     return {"pixels": jnp.asarray(pixels), "labels": jnp.asarray(labels, jnp.int32)}
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.parametrize("training", [False, True])
+def measured(objective: Classification, batch: dict, *, training: bool = False) -> tuple:
+    """The model's scores of a batch, its loss, and that loss's gradient; initial scores are near 0, so they are
+    multiplied."""
+    graph, _ = module_graph(MODEL)
+    parameters = jax.jit(partial(build_parameters, MODEL, 0))()
+    parameters["classifier"]["kernel"] *= 50
+
+    def loss(parameters: dict) -> tuple:
+        model = nnx.merge(graph, parameters)
+        found = objective(model, batch, Context.of(0, training=training))
+        return found.value(), (model.logits(batch["pixels"]), found)
+
+    (_, (scores, found)), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(parameters)
+    return np.asarray(scores, np.float64), found, gradient
+
+
+@pytest.mark.parametrize(("smoothing", "training"), [(0.0, True), (0.2, True), (0.2, False)])
 def test_the_loss_is_the_formula(smoothing: float, training: bool) -> None:
-    model, batch = MODEL.build(nnx.Rngs(params=0)), batch_of([2, 0, -1, 1, 2])
-    model.classifier.kernel[...] *= 50
-    scores = np.asarray(model.logits(batch["pixels"]), np.float64)
-    found = Classification(label_smoothing=smoothing)(
-        model, batch, Context.of(0, training=training)
-    )
+    batch, objective = batch_of([2, 0, -1, 1, 2]), Classification(label_smoothing=smoothing)
+    scores, found, _ = measured(objective, batch, training=training)
     log = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     share = smoothing if training else 0.0
     target = (1 - share) * np.eye(3)[[2, 0, 0, 1, 2]] + share / 3
@@ -49,14 +63,8 @@ def test_the_loss_is_the_formula(smoothing: float, training: bool) -> None:
 
 
 def test_a_batch_without_labels_has_no_loss_and_no_gradient() -> None:
-    graph, parameters = nnx.split(MODEL.build(nnx.Rngs(params=0)), nnx.Param)
-    batch = batch_of([-1, -1])
-
-    def loss(parameters: nnx.State) -> jax.Array:
-        return Classification()(nnx.merge(graph, parameters), batch, Context.of(0)).value()
-
-    value, gradient = jax.value_and_grad(loss)(parameters)
-    assert float(value) == 0
+    _, found, gradient = measured(Classification(), batch_of([-1, -1]))
+    assert float(found.value()) == 0
     assert all(not np.any(each) for each in jax.tree.leaves(gradient))
 
 
