@@ -57,13 +57,18 @@ class Fields:
             place: of the record, for messages.
 
         Raises:
-            UnreadableError: a field is not there, or holds something else.
+            UnreadableError: a field is not there, or holds something else, or a class is empty.
         """
         texts = [_text(record, name, option) for name, option in self.texts()]
+        label = _key(record, self.label, "label-field")
+        if self.label is not None and not label:
+            raise UnreadableError(
+                f"the field {self.label!r} is empty, so there is no class (--data.label-field)."
+            )
         return Document(
             texts[0],
             group=_key(record, self.group, "group-field"),
-            label=_key(record, self.label, "label-field"),
+            label=label,
             id=_key(record, self.id, "id-field"),
             place=place,
             second=texts[1] if self.pair else "",
