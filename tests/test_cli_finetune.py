@@ -91,7 +91,7 @@ def test_digits_are_learned(digits: str, capsys: pytest.CaptureFixture) -> None:
     assert "most frequent class" in said
     found = last("runs/digits")
     assert found["heldout/class_accuracy"] > 2.5 * found["heldout/majority_accuracy"]
-    assert found["heldout/class_loss"] < found["heldout/majority_loss"] - 0.3
+    assert found["heldout/class_loss"] < found["heldout/majority_loss"] - 0.15
     run = load("runs/digits", trust_code=True)
     assert run.model.config.classes == 10
     prepared = run.config.data.prepare()
