@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -97,7 +98,7 @@ def test_digits_are_learned(digits: str, capsys: pytest.CaptureFixture) -> None:
     prepared = run.config.data.prepare()
     labels = prepared.labels("heldout")
     shown = np.concatenate([each["pixels"] for each in prepared.examples("heldout", batch=500)])
-    right = np.asarray(run.model.logits(shown)).argmax(axis=1) == labels
+    right = np.asarray(run.model.logits(jnp.asarray(shown))).argmax(axis=1) == labels
     assert right.mean() == pytest.approx(found["heldout/class_accuracy"], abs=1e-6)
     manifest = json.loads(Path("runs/digits/manifest.json").read_text())
     assert manifest["data"]["classes"] == [str(digit) for digit in range(10)]
