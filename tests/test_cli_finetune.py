@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlmjax import seeds as room
 from mlmjax.cli import main
 from mlmjax.data.images import ImageData
 from mlmjax.data.text import TextData
@@ -150,6 +149,9 @@ def test_seeds_go_on_where_they_were_ended(
     assert loss["std"] == pytest.approx(np.std(values, ddof=1))
     assert f"{loss['mean']:.4f}" in said
 
+    main(["train", digits, "--run.seed", "4", "--run.folder", "alone"])
+    assert last("alone")["heldout/class_loss"] == values[1]
+    capsys.readouterr()
     main([*command[:-1], "1"])
     found = json.loads(Path("runs/digits/seeds.json").read_text())
     assert found["figures"]["class_loss"] == {"values": values[:1], "mean": values[0], "std": None}
@@ -161,15 +163,6 @@ def test_seeds_go_on_where_they_were_ended(
     assert "run.steps: 6 -> 7" in said
     Path("runs/digits/seed-3/metrics.jsonl").write_text("")
     assert "remove runs/digits/seed-3 to train that seed again" in refused(capsys, *command)
-
-
-def test_a_seed_has_the_run_that_it_has_alone(digits: str) -> None:
-    main(["train", digits, "--run.seed", "5"])
-    experiment = load_experiment(digits)
-    asked = experiment.updated(run=experiment.run.updated(seed=4, folder="several"))
-    found = room.train_seeds(asked, 2, source=Path(digits), trust_code=True)
-    assert found is not None
-    assert found["class_loss"].values[1] == last("runs/digits")["heldout/class_loss"]
 
 
 @pytest.mark.parametrize(

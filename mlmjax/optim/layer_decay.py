@@ -23,7 +23,7 @@ def layer_scales(
 
     Of L layers, embeddings have depth 0, the layers 1 to L, and all that stands on them (a final norm, a pooler,
     heads) L + 1, so that the head's rate is the whole one. As in ELECTRA (Clark et al. 2020, table 7) and, for
-    images, BEiT (Bao et al. 2022, section 3.1) and MAE (He et al. 2022, table 9), whose code counts so too.
+    images, BEiT (Bao et al. 2022) and MAE (He et al. 2022, table 9), whose code counts so too.
 
     Args:
         params: nested dicts of arrays (or of their shapes), of a model with one stack of layers: arrays below a key

@@ -54,7 +54,7 @@ class Optimizer(Config):
     """The gradient's largest global norm; longer ones are shortened to it. None: no clipping."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None
     """Each layer's learning rate is that of the next one times this, for fine-tuning (Clark et al. 2020, "ELECTRA",
-    table 7; Bao et al. 2022, "BEiT", section 3.1; 0.65 to 0.8 are usual). None: all layers learn alike."""
+    table 7; He et al. 2022, "MAE", table 9; 0.65 to 0.8 are usual). None: all layers learn alike."""
 
     @abstractmethod
     def direction(self, decays: PyTree) -> optax.GradientTransformation:
