@@ -6,8 +6,9 @@
 
 Cost: two minutes on two CPU cores, preparation included. Result from random parameters: 79.7% of the docstrings of
 held-out modules, where the most frequent package, the standard library, gives 40.9%. The encoder has the sizes of
-bert_tiny. Batch and dropout are those of BERT's fine-tuning (Devlin et al. 2019, appendix A.3) and the learning rate
-is ten times higher, as nothing is pretrained; for a pretrained encoder lower it, and try --optimizer.layer-decay 0.8.
+bert_tiny. Batch and dropout are those of BERT's fine-tuning (Devlin et al. 2019, appendix A.3), and the learning
+rate is ten times higher, as nothing is pretrained; for a pretrained encoder lower it, and try
+--optimizer.layer-decay 0.8.
 """
 
 from mlmjax.data.text import TextData

@@ -141,7 +141,7 @@ class VitClassifierConfig(ClassifierConfig):
     encoder: VitConfig = VitConfig()
     pooling: Literal["class", "mean"] = "class"
     """What the head reads: the state of the class token, or the mean over all patches, normalised (He et al. 2022,
-    appendix A.1, where both work alike)."""
+    appendix A.1, where both work alike). The encoder's own final norm comes before either."""
 
     @model_validator(mode="after")
     def _has_what_is_pooled(self) -> Self:
