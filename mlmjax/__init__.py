@@ -36,6 +36,7 @@ _LAZY = {
     "fill_mask": "mlmjax.evaluation.fill_mask",
     "load": "mlmjax.training.folder",
     "pretrain": "mlmjax.pretraining",
+    "train_seeds": "mlmjax.seeds",
 }
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "pretrain",
     "prng",
     "to_huggingface",
+    "train_seeds",
 ]
 
 

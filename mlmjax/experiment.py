@@ -69,19 +69,24 @@ class Experiment(Config):
     mesh: MeshConfig = MeshConfig()
     run: RunConfig = RunConfig()
 
-    def fitted(self, vocabulary: Vocabulary | None, *, check: bool = True) -> Self:
+    def fitted(
+        self, vocabulary: Vocabulary | None, *, classes: int | None = None, check: bool = True
+    ) -> Self:
         """The experiment with what model and objective take from the data filled in.
 
         Args:
             vocabulary: of the data; None where examples are not tokens.
+            classes: number of the data's classes; by default what the data's config tells of it.
             check: whether the objective can be trained with the model and the data, too.
 
         Raises:
             UserError: the parts do not go together; it names the option to change.
         """
-        fitted = self.updated(
-            model=self.model.fitted(vocabulary), objective=self.objective.fitted(vocabulary)
-        )
+        model = self.model.fitted(vocabulary)
+        classes = self.data.abstract_classes() if classes is None else classes
+        if classes is not None:
+            model = model.of_classes(classes)
+        fitted = self.updated(model=model, objective=self.objective.fitted(vocabulary))
         if check:
             fitted.objective.check(fitted.model, fitted.data.spec())
         return fitted

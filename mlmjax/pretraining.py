@@ -13,6 +13,8 @@ from mlmjax.data.prepared import PreparedText
 from mlmjax.data.prepared_images import PreparedImages
 from mlmjax.evaluation.heldout import HeldOut
 from mlmjax.experiment import Experiment
+from mlmjax.objectives.classification import Classification
+from mlmjax.report.classification_run import ClassificationRun
 from mlmjax.report.image_run import ImageRun
 from mlmjax.report.run import RunReport
 from mlmjax.report.terminal import Terminal
@@ -61,7 +63,7 @@ def pretrain(
         return None
     with terminal.live():
         prepared, program = setup.set_up(experiment, terminal.report)
-        report = _report_of(prepared)(program, prepared, files=files, terminal=terminal)
+        report = _report_of(prepared, program)(program, prepared, files=files, terminal=terminal)
         with ExitStack() as stack:
             if distributed.first():
                 stack.enter_context(files.locked())
@@ -124,9 +126,11 @@ def _appears(files: RunFolder, *, seconds: float = 60) -> bool:
     return files.exists()
 
 
-def _report_of(prepared: Prepared) -> type[RunReport]:
-    """What shows a run of such data; on all processes but the first, nothing does."""
+def _report_of(prepared: Prepared, program: Program) -> type[RunReport]:
+    """What shows a run of such data and objective; on all processes but the first, nothing does."""
     if not distributed.first():
         return RunReport
+    if isinstance(program.experiment.objective, Classification):
+        return ClassificationRun
     kinds = {PreparedText: TextRun, PreparedImages: ImageRun}
     return next((shown for kind, shown in kinds.items() if isinstance(prepared, kind)), RunReport)

@@ -48,6 +48,11 @@ class Data(Config):
         """The vocabulary to expect before any data is read; None where examples are not tokens."""
         return None
 
+    def abstract_classes(self) -> int | None:
+        """The number of classes to expect before any data is read; None where it is not known, or where batches
+        have no labels."""
+        return None
+
     def resized(self, image: tuple[int, int]) -> Self:
         """The same data, its images shown in another height and width.
 
@@ -68,6 +73,10 @@ class Prepared(Protocol):
     @property
     def vocabulary(self) -> Vocabulary | None:
         """Of the tokenizer, where examples are tokens."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; a label in a batch is a place among them. Empty where examples have none."""
 
     def batches(
         self,

@@ -25,9 +25,10 @@ class Document:
         text: the text; None where the source holds a null.
         group: documents of one group never lie on both sides of a split (a file, a module); empty
             where the document is its own group.
-        label: the class of the document, for probes; empty where there is none.
+        label: the class of the document; empty where there is none, or where it is not read.
         id: the source's own id, unique over all sources where it is given; empty where there is none.
         place: where the document begins, for messages: ``file:line`` or ``file:row``; may be empty.
+        second: of a pair of texts the second, or None for a null; empty where the document is one text.
     """
 
     text: str | None
@@ -35,6 +36,7 @@ class Document:
     label: str = ""
     id: str = ""
     place: str = ""
+    second: str | None = ""
 
 
 Broken: TypeAlias = Callable[[str], None]

@@ -90,6 +90,7 @@ class ImageRows:
         chosen: Int[np.ndarray, " rows"],
         view: View,
         fitted: bool = False,
+        labels: Int[np.ndarray, " rows"] | None = None,
     ) -> None:
         """Open images; nothing is read yet.
 
@@ -99,12 +100,13 @@ class ImageRows:
             chosen: the images that are meant, counted through all files; an example id is a place in here.
             view: how they are shown.
             fitted: whether all are pixels already as the view shows them.
+            labels: the class of each chosen image, to be in batches; none: batches hold no classes.
         """
         self.view = view
         self.streams = [(0, len(chosen))]
-        self.empty: dict[str, int] = {}
+        self.empty = {"labels": -1}
         self._paths, self._sizes, self._chosen = list(paths), list(sizes), chosen
-        self._fitted = fitted
+        self._fitted, self._labels = fitted, labels
         self._ends = np.cumsum([0, *sizes])
         self._reader = lru_cache(OPEN)(self._open)
 
@@ -114,7 +116,12 @@ class ImageRows:
     def shown(self, view: View) -> "ImageRows":
         """The same images in another view, of the same size and channels."""
         return ImageRows(
-            self._paths, self._sizes, chosen=self._chosen, view=view, fitted=self._fitted
+            self._paths,
+            self._sizes,
+            chosen=self._chosen,
+            view=view,
+            fitted=self._fitted,
+            labels=self._labels,
         )
 
     def assemble(
@@ -124,17 +131,20 @@ class ImageRows:
 
         Returns:
             ``pixels`` uint8 or uint16 [batch, height, width, channels], 0 to the largest; ``valid`` bool
-            [batch]; ``id`` uint32 [batch, 2] (high and low word of the index); ``epoch`` int32 [batch].
+            [batch]; ``id`` uint32 [batch, 2] (high and low word of the index); ``epoch`` int32 [batch]; where
+            labels are asked for, ``labels`` int32 [batch].
 
         Raises:
             UserError: a file is damaged.
         """
         places = list(zip(index.tolist(), epoch.tolist(), strict=True))
+        labels = {} if self._labels is None else {"labels": self._labels[index].astype(np.int32)}
         return {
             "pixels": self._pixels(index, places, seed),
             "valid": np.ones(len(index), bool),
             "id": words(index),
             "epoch": epoch.astype(np.int32),
+            **labels,
         }
 
     def _pixels(

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from mlmjax.data.base import Data
 from mlmjax.data.image_rows import View
-from mlmjax.data.image_sources import ImageFormat, ImageSource, open_images
+from mlmjax.data.image_sources import Digits, ImageFormat, ImageSource, open_images
 from mlmjax.data.preparation import cache
 from mlmjax.data.preparation.image_records import ImageRecipe, Mixed
 from mlmjax.data.preparation.images import prepare_images
@@ -24,8 +24,8 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class ImageData(Data):
     """Images with raw pixels; without a root, the digits that scikit-learn carries.
 
-    A batch holds ``pixels`` [batch, height, width, channels], ``valid``, ``id`` and ``epoch``. Labels are never
-    in it: evaluation asks the prepared images for them.
+    A batch holds ``pixels`` [batch, height, width, channels], ``valid``, ``id`` and ``epoch``, and ``labels``
+    [batch] where these are asked for. Pretraining never sees them: evaluation asks the prepared images for them.
     """
 
     format: ImageFormat = "auto"
@@ -35,6 +35,8 @@ class ImageData(Data):
     ArrayRecord is the file itself."""
     label_field: Name | None = "label"
     """What holds the class; any other than the default must be there. Of a folder, folders in it are classes."""
+    labels: bool = False
+    """Whether batches hold the classes, for fine-tuning; images without one are then left out."""
     split: Name = "train"
     """Which split of a TFDS dataset is read; this is not the split for training."""
     size: tuple[Pixels, Pixels] = (224, 224)
@@ -105,7 +107,10 @@ class ImageData(Data):
             workers=self.workers,
             report=report,
         )
-        return PreparedImages.open(folder, recipe)
+        return PreparedImages.open(folder, recipe, labels=self.labels)
+
+    def abstract_classes(self) -> int | None:
+        return len(Digits.classes) if self.labels and self.root is None else None
 
     def resized(self, image: tuple[int, int]) -> Self:
         return self.updated(size=image)
@@ -119,4 +124,6 @@ class ImageData(Data):
             "id": ((self.batch, 2), jnp.uint32),
             "epoch": ((self.batch,), jnp.int32),
         }
+        if self.labels:
+            shapes["labels"] = ((self.batch,), jnp.int32)
         return {name: jax.ShapeDtypeStruct(*one) for name, one in shapes.items()}

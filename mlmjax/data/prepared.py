@@ -31,6 +31,7 @@ class PreparedText:
         heldout: rows of text that training does not see.
         token_counts: how often each id occurs in the training rows; 0 for special ones.
         weights: how much of a batch each source makes up, in relation to the others.
+        classes: names of the documents' classes; empty where these were not asked for.
     """
 
     folder: Path
@@ -41,6 +42,7 @@ class PreparedText:
     heldout: TextRows
     token_counts: np.ndarray
     weights: tuple[float, ...]
+    classes: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, folder: Path, weights: Sequence[float] | None = None) -> "PreparedText":
@@ -59,7 +61,7 @@ class PreparedText:
         found = Tokenizer.load(folder / "tokenizer.json")
         settings = RowSettings(**{name: manifest["settings"][name] for name in RowSettings.names()})
         counts = np.load(folder / "token_counts.npy")
-        shards = Shards(folder, settings)
+        shards, classes = Shards(folder, settings), tuple(manifest.get("classes", ()))
         frequency = (counts / max(counts.sum(), 1)).astype(np.float32)
         sources = [shard["source"] for shard in manifest["shards"]]
 
@@ -74,6 +76,8 @@ class PreparedText:
                 frequency=frequency,
                 pairs=settings.layout == "pairs",
                 documents=settings.documents,
+                labelled=settings.layout == "documents",
+                labels=bool(classes),
                 streams=np.bincount(sources, sizes, len(manifest["sources"])).astype(int).tolist(),
             )
 
@@ -86,7 +90,17 @@ class PreparedText:
                     "file, that is held out: give more text or files, or leave it out."
                 )
         shares = tuple(weights) if weights else tuple(float(e - b) for b, e in train.streams)
-        return cls(folder, manifest, manifest["fingerprint"], found, train, heldout, counts, shares)
+        return cls(
+            folder,
+            manifest,
+            manifest["fingerprint"],
+            found,
+            train,
+            heldout,
+            counts,
+            shares,
+            classes,
+        )
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -29,6 +29,7 @@ class PreparedImages:
         train: images to train on, cropped and mirrored at random where that was asked for.
         heldout: images that training does not see, as they are.
         classes: names of the classes; empty where images have none.
+        labelled: whether batches hold labels, and images without one are left out.
     """
 
     folder: Path
@@ -37,17 +38,19 @@ class PreparedImages:
     train: ImageRows
     heldout: ImageRows
     classes: tuple[str, ...]
+    labelled: bool = False
 
     @classmethod
-    def open(cls, folder: Path, recipe: ImageRecipe) -> "PreparedImages":
+    def open(cls, folder: Path, recipe: ImageRecipe, *, labels: bool = False) -> "PreparedImages":
         """The images in a folder.
 
         Args:
             folder: the folder.
             recipe: what they were made with.
+            labels: whether batches are to hold labels; then images without one are left out.
 
         Raises:
-            UserError: the folder is not complete.
+            UserError: the folder is not complete, or labels are asked for and a side has none.
         """
         manifest = cache.manifest(folder)
         if manifest is None:
@@ -55,12 +58,17 @@ class PreparedImages:
         records = Records(folder, recipe)
 
         def rows(side: str, view: View) -> ImageRows:
+            chosen, found = np.load(folder / f"{side}.npy"), None
+            if labels:
+                found = _labels(folder, side, manifest)
+                chosen, found = chosen[found >= 0], found[found >= 0]
             return ImageRows(
                 [records.path(number) for number, _ in manifest["shards"]],
                 [images for _, images in manifest["shards"]],
-                chosen=np.load(folder / f"{side}.npy"),
+                chosen=chosen,
                 view=view,
                 fitted=recipe.fitted,
+                labels=found,
             )
 
         return cls(
@@ -70,6 +78,7 @@ class PreparedImages:
             rows("train", recipe.view),
             rows("heldout", _still(recipe.view)),
             tuple(manifest["classes"]),
+            labels,
         )
 
     @property
@@ -123,7 +132,10 @@ class PreparedImages:
     def labels(self, split: Split) -> Int[np.ndarray, " images"] | None:
         """The class of each image of a split, in the order of :meth:`examples`, as a place in ``classes``; -1
         where it has none. None where no image has one."""
-        return np.load(self.folder / f"{split}-labels.npy") if self.classes else None
+        if not self.classes:
+            return None
+        found = np.load(self.folder / f"{split}-labels.npy")
+        return found[found >= 0] if self.labelled else found
 
     def check_patch(self, patch: tuple[int, int]) -> None:
         """See whether every image is at least as large as a patch.
@@ -147,6 +159,21 @@ class PreparedImages:
 
     def _rows(self, split: Split) -> ImageRows:
         return self.train if split == "train" else self.heldout
+
+
+def _labels(folder: Path, side: str, manifest: dict[str, Any]) -> Int[np.ndarray, " images"]:
+    """The class of each image of a side.
+
+    Raises:
+        UserError: none has one.
+    """
+    if not manifest["classes"] or not manifest["splits"][side]["labelled"]:
+        which = {"train": "training", "heldout": "held-out"}[side]
+        raise UserError(
+            f"No {which} image of {manifest['sources'][0]} has a label, and --data.labels asks for them: give a "
+            "folder for each class, or the field that holds it (--data.label-field)."
+        )
+    return np.load(folder / f"{side}-labels.npy")
 
 
 def _still(view: View) -> View:

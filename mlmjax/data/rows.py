@@ -20,13 +20,14 @@ Arrays = dict[str, np.ndarray]
 
 
 @cache
-def row_dtype(length: int, *, documents: int = 0) -> np.dtype:
+def row_dtype(length: int, *, documents: int = 0, labelled: bool = False) -> np.dtype:
     """One row: a fixed record of numbers.
 
     ``used`` counts the tokens that are not padding; ``document`` is the hash of the (first)
     document's text; the document's rows are ``first`` .. ``first + siblings - 1`` of its shard.
     Packed rows of up to ``documents`` documents also hold each token's document, counted from 0
-    within the row (``documents`` where there is none), and the documents' ids.
+    within the row (``documents`` where there is none), and the documents' ids. Rows of one document
+    (``labelled``) hold the place of its class among all, -1 where it has none.
     """
     packed = [("documents", "<u2", (length,)), ("document_ids", "<u8", (documents,))]
     return np.dtype(
@@ -40,6 +41,7 @@ def row_dtype(length: int, *, documents: int = 0) -> np.dtype:
             ("first", "<i8"),
             ("document", "<u8"),
             *(packed if documents else ()),
+            *([("label", "<i4")] if labelled else ()),
         ]
     )
 
@@ -75,6 +77,8 @@ class TextRows:
         frequency: Float[np.ndarray, " vocabulary"],
         pairs: bool = False,
         documents: int = 0,
+        labelled: bool = False,
+        labels: bool = False,
         streams: Sequence[int] | None = None,
     ) -> None:
         """Open the rows of some files; nothing is read yet.
@@ -87,17 +91,19 @@ class TextRows:
             frequency: each token's share of the training text.
             pairs: whether rows are pairs of texts for next-sentence prediction.
             documents: the most documents in a packed row; 0 where rows are not packed.
+            labelled: whether rows hold a class, as those of one document do.
+            labels: whether batches hold it.
             streams: rows of each source, in order; by default all are of one.
         """
         self.length, self.padding, self.frequency = length, padding, frequency
-        self.pairs, self.documents = pairs, documents
-        self._dtype = row_dtype(length, documents=documents)
+        self.pairs, self.documents, self.labels = pairs, documents, labels
+        self._dtype = row_dtype(length, documents=documents, labelled=labelled)
         self._paths = list(paths)
         self._ends = np.cumsum([0, *sizes])
         ends = np.cumsum([0, *(streams if streams is not None else [len(self)])]).tolist()
         self.streams = list(pairwise(ends))
         """The first row of each source, and the one after its last."""
-        self.empty = {"tokens": padding, "documents": documents}
+        self.empty = {"tokens": padding, "documents": documents, "labels": -1}
         """What stands in an array of a row that is none, where it is not 0."""
         # A file of its own for each block: a corpus has more of them than a process may hold open.
         self._reader = lru_cache(OPEN)(self._open)
@@ -132,7 +138,7 @@ class TextRows:
             ``segments`` int32, ``frequency`` float32 (each token's share of the training text), ``id``
             uint32 [batch, 2] (high and low word of the row's index), ``epoch`` int32 [batch]; for pairs
             ``is_next`` int32 [batch]; for packed rows ``documents`` int32 [batch, length] and
-            ``document_ids`` uint32 [batch, documents, 2].
+            ``document_ids`` uint32 [batch, documents, 2]; where labels are asked for ``labels`` int32 [batch].
         """
         table = self.read(index.tolist())
         arrays: Arrays = {}
@@ -149,6 +155,8 @@ class TextRows:
         if self.documents:
             arrays["documents"] = table["documents"].astype(np.int32)
             arrays["document_ids"] = words(table["document_ids"])
+        if self.labels:
+            arrays["labels"] = table["label"].astype(np.int32)
         return {
             "tokens": table["tokens"].astype(np.int32),
             "valid": np.arange(self.length) < table["used"][:, None],

@@ -20,7 +20,7 @@ from mlmjax.data.preparation.progress import Report
 from mlmjax.data.preparation.reading import OnError
 from mlmjax.data.preparation.tokenising import Layout, RowSettings
 from mlmjax.data.prepared import PreparedText
-from mlmjax.data.samples import PyDocs
+from mlmjax.data.samples import PACKAGES, PyDocs
 from mlmjax.data.sources import Documents, Format, MixturePart, Name, TextSource
 from mlmjax.data.tokenizer import TokenizerConfig
 from mlmjax.data.tokenizer_training import SPECIAL
@@ -39,6 +39,11 @@ class TextData(Data):
     """What holds a document's id, which must differ over all sources; by default there is none."""
     group_field: Name | None = None
     """What the split goes by, such as an author; by default each document with fields is by itself."""
+    label_field: Name | None = None
+    """What holds a document's class, for fine-tuning: batches then hold ``labels``. Needs the layout ``documents``.
+    The sample's class is the package that it documents. By default no class is read."""
+    pair_field: Name | None = None
+    """What holds the second text, where documents are pairs of texts. Needs the layout ``documents``."""
     documents: Documents = "blank_lines"
     """What is a document in plain text: what stands between two or more blank lines, or one
     (``blank_line``), a ``line``, or a ``file``."""
@@ -55,7 +60,7 @@ class TextData(Data):
     layout: Layout = "full"
     """``full``: consecutive sentences up to the length. ``pairs``: two texts for next-sentence
     prediction, the second drawn anew every epoch. ``packed``: several documents in a row that do not
-    see each other."""
+    see each other. ``documents``: a document a row, cut where it is longer; what fine-tuning needs."""
     documents_per_row: Annotated[int, Field(ge=1, lt=2**16)] = 16
     """The most documents in a packed row, at least of three tokens each; masks cost so much more, and
     rows of very short documents are fuller."""
@@ -72,6 +77,12 @@ class TextData(Data):
     def _one_kind_of_source(self) -> Self:
         if self.mixture and self.root is not None:
             raise ValueError("root and mixture are two ways to name the text: give one of them")
+        for name in ("label_field", "pair_field"):
+            asked = [self, *self.mixture]
+            if self.layout != "documents" and any(getattr(each, name) for each in asked):
+                raise ValueError(f"{name} needs rows of one document: set layout documents")
+        if self.label_field is None and any(part.label_field for part in self.mixture):
+            raise ValueError("set label_field, which a source of the mixture may then override")
         weights = [part.weight for part in self.mixture]
         if weights and max(weights) > _FARTHEST * min(weights):
             raise ValueError(
@@ -104,7 +115,7 @@ class TextData(Data):
 
     def _like(self, source: TextSource) -> TextSource:
         """The source, read as this config says where it says nothing itself."""
-        names = ("format", "field", "id_field", "group_field", "documents", "split")
+        names = [name for name in TextSource.model_fields if name not in ("root", "weight")]
         return source.updated(
             **{n: getattr(self, n) for n in names if n not in source.model_fields_set}
         )
@@ -118,7 +129,8 @@ class TextData(Data):
     def recipe(self) -> Recipe:
         """What is made of the documents."""
         rows = RowSettings(self.length, self.layout, self._documents)
-        return Recipe(self.tokenizer, rows, self.heldout, self.cleaning, self.on_error)
+        labels = self.label_field is not None
+        return Recipe(self.tokenizer, rows, self.heldout, self.cleaning, self.on_error, labels)
 
     def prepare(self, report: Report | None = None) -> PreparedText:
         """Rows, from the cache or made now; see :func:`mlmjax.data.preparation.prepare.prepare`."""
@@ -150,7 +162,14 @@ class TextData(Data):
         if self._documents:
             shapes["documents"] = (row, jnp.int32)
             shapes["document_ids"] = ((self.batch, self._documents, 2), jnp.uint32)
+        if self.label_field is not None:
+            shapes["labels"] = ((self.batch,), jnp.int32)
         return {name: jax.ShapeDtypeStruct(*one) for name, one in shapes.items()}
+
+    def abstract_classes(self) -> int | None:
+        """Of the sample, the standard library and the packages beside it."""
+        sample = self.root is None and not self.mixture
+        return len(PACKAGES) + 1 if sample and self.label_field is not None else None
 
     def abstract_vocabulary(self) -> Vocabulary:
         """The vocabulary that a trained tokenizer of the asked size would have."""

@@ -5,9 +5,37 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from mlmjax.core.types import Context
 from mlmjax.objectives.mlm import MaskedLanguageModel
+
+
+class Majority(NamedTuple):
+    """The figures of guessing a class by frequency.
+
+    Attributes:
+        loss: cross-entropy of the training frequencies (nats an example; one is added to each count).
+        accuracy: share of the held-out examples that are of the most frequent training class.
+        unknown: share of those that are of a class of which there is no training example.
+    """
+
+    loss: float
+    accuracy: float
+    unknown: float
+
+
+def majority(train: Int[np.ndarray, " classes"], heldout: Int[np.ndarray, " classes"]) -> Majority:
+    """Guess each held-out example by the frequency of the classes in training.
+
+    Args:
+        train: training examples of each class.
+        heldout: held-out examples of each class; at least one in all.
+    """
+    smoothed = train + 1.0
+    shares = heldout / heldout.sum()
+    loss = -(shares * np.log(smoothed / smoothed.sum())).sum()
+    return Majority(float(loss), float(shares[train.argmax()]), float(shares[train == 0].sum()))
 
 
 class Unigram(NamedTuple):

@@ -12,13 +12,18 @@ from jaxtyping import Array, Float
 
 from mlmjax.core.errors import UserError
 from mlmjax.core.types import Batch
-from mlmjax.models.bert import Bert
+from mlmjax.models.bert import BertEncoder
+from mlmjax.models.classifier import VitClassifier
 from mlmjax.models.mae import Mae
 from mlmjax.nn.attention import Visibility
 
 Pooling = Literal["mean", "class", "max"]
 """Mean or maximum over an image's patches, or over a text's tokens, [CLS] and [SEP] included; or the state of the
 class token, which in text is [CLS]."""
+
+
+OF_IMAGES = (Mae, VitClassifier)
+"""Models whose examples are images."""
 
 
 def features(
@@ -31,7 +36,7 @@ def features(
     """One vector an example; the same in every call.
 
     Args:
-        model: a :class:`Mae` or a :class:`Bert`.
+        model: a :class:`Mae` or a :class:`Bert`, or a classifier with the encoder of one.
         batches: arrays by name, ``pixels`` and ``valid``, or ``tokens``, ``segments`` and ``valid``; others are not
             looked at. Rows that only fill a batch are left out.
         layer: the state after that many blocks, 0 for the embeddings; before the final norm of a pre-norm encoder.
@@ -42,7 +47,7 @@ def features(
         UserError: the model is of another kind, it has no such layer or no class token, or rows are packed.
     """
     check(model, layer=layer, pooling=pooling)
-    names = ("pixels",) if isinstance(model, Mae) else ("tokens", "segments", "valid")
+    names = ("pixels",) if isinstance(model, OF_IMAGES) else ("tokens", "segments", "valid")
     graph, parameters = nnx.split(model)
     found = [np.zeros((0, _sizes(model).hidden), np.float32)]
     for batch in batches:
@@ -64,9 +69,10 @@ def check(model: nnx.Module, *, layer: int | None, pooling: Pooling) -> None:
     Raises:
         UserError: naming the option to change.
     """
-    if not isinstance(model, Mae | Bert):
+    if not isinstance(model, (*OF_IMAGES, BertEncoder)):
         raise UserError(
-            f"Features are taken of masked autoencoders and of BERT, not of a {type(model).__name__}."
+            "Features are taken of masked autoencoders, of BERT, and of classifiers made of them, not of a "
+            f"{type(model).__name__}."
         )
     layers = _sizes(model).layers
     if layer is not None and not 0 <= layer <= layers:
@@ -74,7 +80,7 @@ def check(model: nnx.Module, *, layer: int | None, pooling: Pooling) -> None:
             f"--layer {layer}: the encoder has layers 0 (the embeddings) to {layers}; leave it out for the last "
             "state."
         )
-    if pooling == "class" and isinstance(model, Mae) and not model.config.encoder.class_token:
+    if pooling == "class" and isinstance(model, OF_IMAGES) and not model.config.encoder.class_token:
         raise UserError(
             "--pooling class: the encoder was built without a class token; use mean or max."
         )
@@ -82,7 +88,7 @@ def check(model: nnx.Module, *, layer: int | None, pooling: Pooling) -> None:
 
 def _sizes(model: Any) -> Any:
     """The config of the encoder's blocks."""
-    return model.config.encoder if isinstance(model, Mae) else model.config
+    return model.config.encoder if isinstance(model, OF_IMAGES) else model.config
 
 
 @partial(jax.jit, static_argnums=0, static_argnames=("layer", "pooling"))
@@ -91,7 +97,7 @@ def _pooled(
 ) -> Float[Array, "batch hidden"]:
     model = nnx.merge(graph, parameters)
     every = layer is not None
-    if isinstance(model, Mae):
+    if isinstance(model, OF_IMAGES):
         patches = model.patches(batch["pixels"])
         encoded = model.encode(patches, every_layer=every)
         extra, valid = int(model.config.encoder.class_token), jnp.ones(patches.shape[:2])

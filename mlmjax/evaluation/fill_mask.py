@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from mlmjax.core.errors import UserError
 from mlmjax.data.documents import normalise
 from mlmjax.data.tokenizer import Tokenizer
+from mlmjax.models.bert import Bert
 from mlmjax.nn.attention import Visibility
 from mlmjax.training.folder import Run
 
@@ -45,12 +46,16 @@ def fill_mask(run: Run, text: str, *, top: int = 5) -> Filled:
     """Fill each mask token of a text.
 
     Raises:
-        UserError: the run is not of text, or its head was never trained; or the text has no mask, or is longer
-            than the model's rows.
+        UserError: the run is not of text, or its model fills no masks, or its head was never trained; or the text has
+            no mask, or is longer than the model's rows.
     """
     tokenizer = run.tokenizer
     if tokenizer is None:
         raise UserError(f"The run in {run.folder} is not of text, so it fills no masks in one.")
+    if not isinstance(run.model, Bert):
+        raise UserError(
+            f"The model in {run.folder} is a {type(run.model).__name__}, which has no head that fills masks."
+        )
     if "mlm" in run.untrained:
         raise UserError(
             f"The weights that were imported into {run.folder} have no masked-token head (mlm), so it cannot fill "

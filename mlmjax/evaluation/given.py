@@ -13,7 +13,7 @@ from mlmjax.data.image_rows import View
 from mlmjax.data.image_sources.folder import is_image
 from mlmjax.data.images import ImageData
 from mlmjax.data.sources.lines import UnreadableError
-from mlmjax.models.mae import Mae
+from mlmjax.evaluation.features import OF_IMAGES
 from mlmjax.training.folder import Run
 
 Arrays = dict[str, np.ndarray]
@@ -44,7 +44,7 @@ def picture_batches(run: Run, paths: Sequence[Path], *, batch: int = 32) -> Iter
     """Pictures as the model reads them: the largest part in the middle, scaled to its size.
 
     Args:
-        run: a masked autoencoder and its config.
+        run: a model of images and its config.
         paths: of the files.
         batch: pictures in a batch; the last may have fewer.
 
@@ -55,10 +55,10 @@ def picture_batches(run: Run, paths: Sequence[Path], *, batch: int = 32) -> Iter
         UserError: a file is no image, damaged, or smaller than a patch; it is named.
     """
     data, model = run.config.data, run.model
-    if not isinstance(data, ImageData) or not isinstance(model, Mae):
+    if not isinstance(data, ImageData) or not isinstance(model, OF_IMAGES):
         raise UserError(
             f"The run is of {type(data).__name__} and {type(model).__name__}; pictures need one of ImageData "
-            "and a masked autoencoder."
+            "and a masked autoencoder, or a classifier with the encoder of one."
         )
     encoder = model.config.encoder
     view = replace(data.view(), size=encoder.image, crop=None, flip=False)

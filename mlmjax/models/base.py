@@ -24,6 +24,14 @@ class ModelConfig(Config):
         """
         return self
 
+    def of_classes(self, classes: int) -> Self:
+        """The config with the number of classes that the data has filled in; by default it has no use for it.
+
+        Raises:
+            UserError: the config contradicts the data.
+        """
+        return self
+
     def resized(self, image: tuple[int, int]) -> Self:
         """The same model for images of another height and width; its parameters keep their shapes.
 

@@ -18,8 +18,8 @@ from mlmjax.nn.linear import Linear, embedding, layer_norm, sinusoids
 from mlmjax.nn.transformer import ACTIVATIONS, Encoded, Transformer, TransformerConfig
 
 
-class BertConfig(TransformerConfig, ModelConfig):
-    """Sizes and choices of a BERT model; the defaults are BERT-base's."""
+class BertEncoderConfig(TransformerConfig, ModelConfig):
+    """Sizes and choices of BERT's encoder, whatever stands on it; the defaults are BERT-base's."""
 
     vocabulary: Annotated[int, Field(gt=0)] | None = None
     """Number of tokens; by default the tokenizer's."""
@@ -34,12 +34,6 @@ class BertConfig(TransformerConfig, ModelConfig):
     learns sooner to look at neighbours."""
     segments: Annotated[int, Field(gt=0)] = 2
     """Token types: 2 for pairs, 1 where a row is one text."""
-    head_activation: Literal["gelu", "gelu_tanh", "relu"] | None = None
-    """Of the masked-token head; by default that of the blocks."""
-    span_boundary: Annotated[int, Field(gt=0)] | None = None
-    """Places in a run of hidden tokens that the span boundary head tells apart; none leaves the head out."""
-    span_boundary_place: Annotated[int, Field(gt=0)] = 200
-    """Width of the embedding of each such place."""
 
     @classmethod
     def base(cls, **changes: Any) -> Self:
@@ -69,9 +63,6 @@ class BertConfig(TransformerConfig, ModelConfig):
             raise UserError("The model has no vocabulary size yet: set --model.vocabulary.")
         return self.vocabulary
 
-    def build(self, rngs: nnx.Rngs) -> "Bert":
-        return Bert(self, rngs=rngs)
-
     def fitted(self, vocabulary: Vocabulary | None) -> Self:
         if vocabulary is None:
             raise UserError("BERT reads tokens, and the data has no vocabulary.")
@@ -83,10 +74,24 @@ class BertConfig(TransformerConfig, ModelConfig):
         return self.updated(vocabulary=vocabulary.size)
 
 
-class Bert(nnx.Module):
-    """The module. ``encode`` gives hidden states; the heads take those that they are to judge."""
+class BertConfig(BertEncoderConfig):
+    """Sizes and choices of a BERT model; the defaults are BERT-base's."""
 
-    def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
+    head_activation: Literal["gelu", "gelu_tanh", "relu"] | None = None
+    """Of the masked-token head; by default that of the blocks."""
+    span_boundary: Annotated[int, Field(gt=0)] | None = None
+    """Places in a run of hidden tokens that the span boundary head tells apart; none leaves the head out."""
+    span_boundary_place: Annotated[int, Field(gt=0)] = 200
+    """Width of the embedding of each such place."""
+
+    def build(self, rngs: nnx.Rngs) -> "Bert":
+        return Bert(self, rngs=rngs)
+
+
+class BertEncoder(nnx.Module):
+    """The encoder: embeddings and blocks. A model is one with heads on it, so their parameters share names."""
+
+    def __init__(self, config: BertEncoderConfig, *, rngs: nnx.Rngs):
         self.config = config
         hidden, std, dtype = config.hidden, config.initial_std, config.dtype
         self.token = embedding(config.columns, hidden, axes=("vocab", "embed"), std=std, rngs=rngs)
@@ -99,15 +104,6 @@ class Bert(nnx.Module):
         self.segment = embedding(config.segments, hidden, axes=(None, "embed"), std=std, rngs=rngs)
         self.norm = layer_norm(hidden, epsilon=config.epsilon, dtype=dtype, rngs=rngs)
         self.encoder = Transformer(config, rngs=rngs)
-        self.mlm = MaskedTokenHead(config, rngs=rngs)
-        self.pooler = Linear(hidden, hidden, axes=("embed", None), std=std, dtype=dtype, rngs=rngs)
-        self.next_sentence = Linear(
-            hidden, 2, axes=("embed", None), std=std, dtype=dtype, rngs=rngs
-        )
-        places = config.span_boundary
-        self.span_boundary = (
-            None if places is None else SpanBoundaryHead(config, places=places, rngs=rngs)
-        )
 
     def encode(
         self,
@@ -139,6 +135,25 @@ class Bert(nnx.Module):
         embedded = self.norm(self.token(tokens) + self.segment(segments) + position)
         embedded = dropout(embedded, self.config.dropout, key=keys[0])
         return self.encoder(embedded, visibility, keys[1], every_layer=every_layer)
+
+
+class Bert(BertEncoder):
+    """The module. ``encode`` gives hidden states; the heads take those that they are to judge."""
+
+    config: BertConfig
+
+    def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
+        super().__init__(config, rngs=rngs)
+        hidden, std, dtype = config.hidden, config.initial_std, config.dtype
+        self.mlm = MaskedTokenHead(config, rngs=rngs)
+        self.pooler = Linear(hidden, hidden, axes=("embed", None), std=std, dtype=dtype, rngs=rngs)
+        self.next_sentence = Linear(
+            hidden, 2, axes=("embed", None), std=std, dtype=dtype, rngs=rngs
+        )
+        places = config.span_boundary
+        self.span_boundary = (
+            None if places is None else SpanBoundaryHead(config, places=places, rngs=rngs)
+        )
 
     def mlm_logits(
         self, hidden: Float[Array, "*places hidden"]

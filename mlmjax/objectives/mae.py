@@ -18,6 +18,7 @@ from mlmjax.models.base import ModelConfig
 from mlmjax.models.mae import Mae, MaeConfig
 from mlmjax.objectives.base import Objective, Spec, Work
 from mlmjax.objectives.hiding import example_keys
+from mlmjax.objectives.images import check_images
 from mlmjax.targets import PixelTarget, denormalise_patches, patch_statistics
 
 
@@ -65,18 +66,7 @@ class MaskedAutoencoder(Objective):
         if "pixels" not in spec:
             raise UserError("A masked autoencoder reads images, and the data has none: set --data.")
         encoder, kind = model.encoder, self.corruption.kind
-        height, width, channels = spec["pixels"].shape[1:]
-        if (height, width) != encoder.image:
-            sizes = "{} {}".format(*encoder.image)
-            raise UserError(
-                f"Images are {height} by {width} pixels and the model is for {encoder.image[0]} by "
-                f"{encoder.image[1]}: set --data.size {sizes}, or --model.encoder.image {height} {width}."
-            )
-        if channels != encoder.channels:
-            raise UserError(
-                f"Images have {channels} channels and the model {encoder.channels}: set "
-                f"--data.channels {encoder.channels}, or --model.encoder.channels {channels}."
-            )
+        check_images(encoder, spec)
         if kind == "drop" and model.decoder is None:
             raise UserError(
                 "Without a decoder nothing predicts the patches that the encoder does not see: set "

@@ -57,10 +57,11 @@ def names(path: KeyPath) -> tuple[str, ...]:
 def _depths(params: PyTree) -> dict[tuple[str, ...], int]:
     """The number of layers of each stacked array, by its names."""
     leaves = [(names(path), leaf) for path, leaf in jax.tree.leaves_with_path(params)]
-    return {keys: leaf.shape[0] for keys, leaf in leaves if _below_stack(keys)}
+    return {keys: leaf.shape[0] for keys, leaf in leaves if below_stack(keys)}
 
 
-def _below_stack(keys: tuple[str, ...]) -> bool:
+def below_stack(keys: tuple[str, ...]) -> bool:
+    """Whether an array carries a leading layer axis."""
     return any(key == STACK and not below.isdigit() for key, below in pairwise(keys))
 
 

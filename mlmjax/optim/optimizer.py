@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 from pydantic import Field
 
 from mlmjax.core.config import Config
+from mlmjax.optim.layer_decay import layer_scales, scale_by_layer
 from mlmjax.optim.layers import names, per_layer
 from mlmjax.optim.schedules import Schedule, WarmupSchedule
 
@@ -51,6 +52,9 @@ class Optimizer(Config):
     """Names of the parameters that do not decay; LAMB does not adapt their rates either."""
     clip: Positive | None = 1.0
     """The gradient's largest global norm; longer ones are shortened to it. None: no clipping."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Each layer's learning rate is that of the next one times this, for fine-tuning (Clark et al. 2020, "ELECTRA",
+    table 7; He et al. 2022, "MAE", table 9; 0.65 to 0.8 are usual). None: all layers learn alike."""
 
     @abstractmethod
     def direction(self, decays: PyTree) -> optax.GradientTransformation:
@@ -76,13 +80,15 @@ class Optimizer(Config):
             steps: updates of the whole run, for the schedule.
 
         Raises:
-            UserError: the schedule does not fit the run.
+            UserError: the schedule does not fit the run, or the model has no layers whose rates could decay.
         """
-        return optax.chain(
+        chain = [
             optax.identity() if self.clip is None else optax.clip_by_global_norm(self.clip),
             self.direction(decay_mask(params, self.undecayed)),
-            optax.scale_by_learning_rate(self.schedule(steps)),
-        )
+        ]
+        if self.layer_decay is not None:
+            chain.append(scale_by_layer(layer_scales(params, self.layer_decay)))
+        return optax.chain(*chain, optax.scale_by_learning_rate(self.schedule(steps)))
 
 
 class AdamW(Optimizer):

@@ -16,7 +16,11 @@ from rich.table import Table
 
 from mlmjax.training.metrics import Record
 
-SHOWN = {"train/loss": "loss", "train/mask_accuracy": "accuracy"}
+SHOWN = {
+    "train/loss": "loss",
+    "train/mask_accuracy": "accuracy",
+    "train/class_accuracy": "accuracy",
+}
 """Figures beside the bar, and how they are called there."""
 
 

@@ -228,6 +228,21 @@ class RunFolder:
         """Parts of the model that imported weights did not have."""
         return tuple((self.imported() or {}).get("untrained", ()))
 
+    def classes(self, experiment: Experiment) -> int | None:
+        """Number of the classes that a classifier was trained on; None of other runs.
+
+        Raises:
+            UserError: the manifest, which tells it, is missing or damaged.
+        """
+        if "labels" not in experiment.data.spec():
+            return None
+        try:
+            return len(json.loads(self.manifest.read_text())["data"].get("classes", ())) or None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{self.manifest}, which tells the classes, is missing or damaged: {error}."
+            ) from error
+
     def latest_step(self) -> int | None:
         """The step of the newest checkpoint; None where there is none."""
         if not self.checkpoints.exists():
@@ -280,7 +295,8 @@ def load(
     tokenizer = None
     if config.data.abstract_vocabulary() is not None:
         tokenizer = Tokenizer.load(files.tokenizer)
-    fitted = config.fitted(None if tokenizer is None else tokenizer.vocabulary, check=False)
+    vocabulary = None if tokenizer is None else tokenizer.vocabulary
+    fitted = config.fitted(vocabulary, classes=files.classes(config), check=False)
     graph, model = module_graph(fitted.model)
     step = files.latest_step() if step is None else step
     if step is None:

@@ -3,12 +3,17 @@
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from mlmjax import distributed
 from mlmjax.core.config import leaves
+from mlmjax.core.errors import UserError
 from mlmjax.data.base import Prepared
 from mlmjax.data.preparation.progress import Report
+from mlmjax.data.prepared import PreparedText
 from mlmjax.data.prepared_images import PreparedImages
 from mlmjax.experiment import Experiment
+from mlmjax.models.classifier import VitClassifierConfig
 from mlmjax.models.mae import MaeConfig
 from mlmjax.sharding import check_batch
 from mlmjax.training.folder import PACKAGES
@@ -44,9 +49,36 @@ def prepare(experiment: Experiment, report: Report | None = None) -> Prepared:
         UserError: the data cannot be read or does not fit the model, or the cache cannot be written.
     """
     prepared = experiment.data.prepare(report)
-    if isinstance(prepared, PreparedImages) and isinstance(experiment.model, MaeConfig):
+    if isinstance(prepared, PreparedImages) and isinstance(
+        experiment.model, MaeConfig | VitClassifierConfig
+    ):
         prepared.check_patch(experiment.model.encoder.patch)
+    known = isinstance(prepared, PreparedImages | PreparedText)
+    if known and "labels" in experiment.data.spec():
+        _check_classes(prepared)
     return prepared
+
+
+def _check_classes(prepared: Prepared) -> None:
+    """Refuse labels from which nothing can be learned.
+
+    Raises:
+        UserError: the training part is of one class, or no held-out example of a class that it has.
+    """
+    train, heldout = (
+        np.array(prepared.manifest["splits"][side]["classes"]) for side in ("train", "heldout")
+    )
+    if (train > 0).sum() < 2:
+        only = prepared.classes[int(train.argmax())]
+        raise UserError(
+            f"All {train.sum()} labelled training examples are of one class ({only}): give examples of at least "
+            "two (--data.root, --data.label-field)."
+        )
+    if not heldout[train > 0].any():
+        raise UserError(
+            f"None of the {heldout.sum()} held-out examples is of a class that training examples have: give more "
+            "examples of each class, or hold out more of them (--data.heldout)."
+        )
 
 
 def set_up(experiment: Experiment, report: Report | None = None) -> tuple[Prepared, Program]:
@@ -65,4 +97,5 @@ def set_up(experiment: Experiment, report: Report | None = None) -> tuple[Prepar
     experiment.objective.check(experiment.model, data.spec())
     prepared = prepare(experiment, report)
     distributed.agree("The data", {"fingerprint": prepared.manifest["fingerprint"]})
-    return prepared, Program.of(experiment.fitted(prepared.vocabulary))
+    classes = len(prepared.classes) if "labels" in data.spec() else None
+    return prepared, Program.of(experiment.fitted(prepared.vocabulary, classes=classes))

@@ -72,6 +72,10 @@ def prepare(
             "With --runner the tokenizer must be there already (--data.tokenizer.path): prepare a "
             "sample of the text without --runner, and give the tokenizer.json of its folder."
         )
+    if recipe.labels:
+        raise UserError(
+            "Rows with classes (--data.label-field) are not prepared with --runner: leave it away."
+        )
     recipe.cleaning.check()
     job = Job.of(runner, options)
     identity = recipe.identity(sources)

@@ -55,6 +55,7 @@ def described(
     split_by: str,
     tokenizer: Tokenizer,
     shards: Sequence[MadeOf],
+    classes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What the manifest says of the documents and their rows.
 
@@ -65,6 +66,7 @@ def described(
         split_by: what is never divided.
         tokenizer: what the rows are made with.
         shards: what was made of each block, in order.
+        classes: names of the documents' classes, where these are asked for.
 
     Raises:
         UserError: a split has no row, or too few documents for pairs.
@@ -78,6 +80,7 @@ def described(
         "broken": tally.broken,
         "split_by": split_by,
         "vocabulary": {"size": tokenizer.vocabulary.size, "hash": tokenizer.hash},
+        "classes": list(classes),
         "splits": {split: _numbers(found, rows) for split, found in splits.items()},
         "tokens_per_word": sum(one.text_tokens for one in splits.values())
         / max(sum(one.words for one in splits.values()), 1),
@@ -117,6 +120,8 @@ def _numbers(found: SplitCounts, rows: RowSettings) -> dict[str, Any]:
     numbers["lengths"] = found.lengths[: last + 1]
     if rows.layout != "pairs":
         del numbers["documents_of_one_piece"]
+    if not found.classes:
+        del numbers["classes"]
     return numbers | {"fill": found.tokens / (found.rows * rows.length)}
 
 

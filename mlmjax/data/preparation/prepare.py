@@ -31,6 +31,7 @@ from mlmjax.data.preparation.choosing import (
     repeated_id,
 )
 from mlmjax.data.preparation.cleaning import Cleaning
+from mlmjax.data.preparation.document_rows import PAIR
 from mlmjax.data.preparation.manifest import count, described, named
 from mlmjax.data.preparation.progress import Report
 from mlmjax.data.preparation.reading import OnError, Reading, Tally, Task, plan
@@ -59,6 +60,7 @@ class Recipe:
         heldout: share of the groups that is held out.
         cleaning: what is dropped beside exact copies.
         on_error: what happens where a document cannot be read.
+        labels: whether rows hold the documents' classes.
     """
 
     tokenizer: TokenizerConfig
@@ -66,6 +68,7 @@ class Recipe:
     heldout: float = 0.05
     cleaning: Cleaning = NO_CLEANING
     on_error: OnError = "stop"
+    labels: bool = False
 
     def identity(self, sources: Sequence[Source]) -> dict[str, Any]:
         """What the rows are made of, and the ``fingerprint`` of that."""
@@ -75,6 +78,7 @@ class Recipe:
             "tokenizer": self.tokenizer.fingerprint(),
             "settings": {**asdict(self.rows), "heldout": self.heldout, "on_error": self.on_error},
             "cleaning": self.cleaning.model_dump(mode="json"),
+            **({"labels": True} if self.labels else {}),
         }
         text = json.dumps(found, sort_keys=True)
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -83,7 +87,7 @@ class Recipe:
     @property
     def reading(self) -> Reading:
         """How documents are read."""
-        return Reading(self.cleaning, self.on_error)
+        return Reading(self.cleaning, self.on_error, self.labels)
 
 
 def prepare(
@@ -144,7 +148,7 @@ class _Job:
         tally = self._read(spool, tasks)
         blocks = spool.blocks(tasks)
         choice, cut = self._choose(blocks, tally)
-        shards = Shards(self.work, self.recipe.rows)
+        shards = Shards(self.work, self.recipe.rows, _classes(spool, tasks))
         jobs = _jobs(shards, blocks, choice, cut)
         tokenizer = self._tokenizer(shards, jobs)
         summaries, counts = self._write(shards, jobs, choice)
@@ -156,6 +160,7 @@ class _Job:
             split_by=choice.split_by,
             tokenizer=tokenizer,
             shards=[(job.block.source, made) for job, made in zip(jobs, summaries, strict=True)],
+            classes=shards.classes,
         )
 
     def _read(self, spool: Spool, tasks: Sequence[Task]) -> Tally:
@@ -262,9 +267,16 @@ class _Texts:
 
     def __iter__(self) -> Iterator[str]:
         for job in self.jobs:
-            for text, split, id in job.texts():
+            for text, split, id, _ in job.texts():
                 if split == "train" and id % self.every == 0:
-                    yield text
+                    yield text.replace(PAIR, "\n\n")
+
+
+def _classes(spool: Spool, tasks: Sequence[Task]) -> tuple[str, ...]:
+    """Names of the classes of all documents: as numbers in order where all are whole numbers, else as texts."""
+    found = {label for task in tasks for label in (spool.summary(task) or {}).get("labels", ())}
+    numbers = all(label.removeprefix("-").isdecimal() for label in found)
+    return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
 
 
 def _run(job: ShardTask, *, report: Report) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from mlmjax.core.errors import UserError
 from mlmjax.data.documents import Part, Source, normalise
 from mlmjax.data.preparation.cleaning import Cleaning
+from mlmjax.data.preparation.document_rows import PAIR
 
 OnError = Literal["stop", "skip"]
 Sized = TypeVar("Sized", bound=Any)
@@ -51,10 +52,12 @@ class Reading:
     Attributes:
         cleaning: what is dropped.
         on_error: whether a document that cannot be read ends it all, or is left out and counted.
+        labels: whether each document must have a class.
     """
 
     cleaning: Cleaning
     on_error: OnError
+    labels: bool = False
 
 
 class Record(NamedTuple):
@@ -65,12 +68,14 @@ class Record(NamedTuple):
         group: what it is split by; empty where it is its own group.
         id: the source's own.
         place: where it stands, for messages.
+        label: its class; empty where classes are not asked for.
     """
 
     text: str
     group: str
     id: str
     place: str
+    label: str = ""
 
 
 @dataclass
@@ -148,18 +153,26 @@ def read(
             tally.counts["read"] += 1
             if progress and tally.counts["read"] % 200 == 0:
                 progress(tally.counts["read"])
-            if document.text is None:
+            if document.text is None or document.second is None:
                 tally.counts["null"] += 1
                 continue
             text = _writable(normalise(document.text))
-            reason = reading.cleaning.drop_reason(document.text, text) if text else "empty"
+            if document.second:
+                text = f"{text}{PAIR}{_writable(normalise(document.second))}"
+            reason = "empty" if text.strip(PAIR) == "" else None
+            reason = reason or reading.cleaning.drop_reason(document.text, text)
             if reason:
                 tally.counts[reason] += 1
+                continue
+            if reading.labels and not document.label:
+                tally.counts["read"] -= 1
+                broken(f"{document.place}: the document has no class (--data.label-field).")
                 continue
             if characters >= task.block:
                 block, characters = block + 1, 0
             characters += len(text)
-            yield block, Record(text, document.group, document.id, document.place)
+            label = document.label if reading.labels else ""
+            yield block, Record(text, document.group, document.id, document.place, label)
 
 
 def _writable(text: str) -> str:

@@ -24,10 +24,12 @@ class Shards:
     Attributes:
         folder: of the shards, and of the ``tokenizer.json`` that they are made with.
         settings: how documents are laid in rows.
+        classes: names of the documents' classes, where these are asked for.
     """
 
     folder: Path
     settings: RowSettings
+    classes: tuple[str, ...] = ()
 
     def path(self, split: str, number: int) -> Path:
         """The rows of a block and split."""
@@ -49,7 +51,9 @@ class Shards:
             return done
         tokenizer = _tokenizer(self.tokenizer)
         beside = {split: unfinished(self.path(split, number)) for split in SPLITS}
-        counts, frequency = write_rows(texts, beside, tokenizer, self.settings)
+        counts, frequency = write_rows(
+            texts, beside, tokenizer, self.settings, classes=self.classes
+        )
         for split, path in beside.items():
             path.rename(self.path(split, number))
         save(self._frequency(number), frequency)

@@ -77,18 +77,24 @@ class Spool:
             progress: called now and then with the number of documents read.
 
         Returns:
-            The task's summary: counts, the first few messages, and the documents in each block.
+            The task's summary: counts, the first few messages, the documents in each block, and their classes.
 
         Raises:
             UserError: something cannot be read.
         """
-        tally, sizes = Tally(), []
+        tally, sizes, labels = Tally(), [], set[str]()
         for number, records in groupby(reading.read(task, how, tally, progress), itemgetter(0)):
             with _Writer(self._block(task, number), how.cleaning) as writer:
                 for _, record in records:
                     writer.write(record)
+                    labels.add(record.label)
                 sizes.append(writer.finish())
-        summary = {"counts": dict(tally.counts), "broken": tally.broken, "blocks": sizes}
+        summary = {
+            "counts": dict(tally.counts),
+            "broken": tally.broken,
+            "blocks": sizes,
+            "labels": sorted(labels - {""}),
+        }
         write_whole(self._summary(task), json.dumps(summary).encode())
         return summary
 
@@ -166,11 +172,11 @@ def kept(records: Iterator[Record], fates: np.ndarray, *, cut: int = 0) -> Itera
     for record, fate in zip(records, fates.tolist(), strict=True):
         if fate in (Fate.TRAIN, Fate.HELDOUT):
             split = "train" if fate == Fate.TRAIN else "heldout"
-            yield record.text, split, hash128(record.text)[0]
+            yield Text(record.text, split, hash128(record.text)[0], record.label)
         elif fate == Fate.BOTH:
             first, last = record.text[:cut].strip(), record.text[cut:].strip()
-            yield first, "train", hash128(first)[0]
-            yield last, "heldout", hash128(last)[0]
+            yield Text(first, "train", hash128(first)[0], record.label)
+            yield Text(last, "heldout", hash128(last)[0], record.label)
 
 
 def save(path: Path, array: np.ndarray) -> None:

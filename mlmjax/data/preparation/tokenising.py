@@ -1,7 +1,8 @@
 """Documents to rows: one block of them at a time, each block on its own."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -9,20 +10,35 @@ import numpy as np
 from jaxtyping import Int
 
 from mlmjax.core.vocabulary import Vocabulary
+from mlmjax.data.preparation.document_rows import PAIR, DocumentRows
 from mlmjax.data.preparation.layout import TOKEN, FullRows, PackedRows, PairRows
 from mlmjax.data.preparation.sentences import sentence_starts
 from mlmjax.data.rows import RowWriter
 from mlmjax.data.tokenizer import Tokenizer
 
-Layout = Literal["full", "pairs", "packed"]
+Layout = Literal["full", "pairs", "packed", "documents"]
 
 Item = TypeVar("Item")
-Text = tuple[str, str, int]
-"""A document: its text, its split, its id."""
 
 _BATCH = 1 << 17
 _PART = 1 << 15
 _LONGEST = 1 << 16
+
+
+class Text(NamedTuple):
+    """A document that is kept.
+
+    Attributes:
+        text: normalised; of a pair both texts, ``document_rows.PAIR`` between them.
+        split: its side.
+        id: hash of the text.
+        label: its class; empty where there is none.
+    """
+
+    text: str
+    split: str
+    id: int
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,10 +60,12 @@ class RowSettings:
         """The names of the settings."""
         return tuple(each.name for each in fields(RowSettings))
 
-    def maker(self, vocabulary: Vocabulary) -> FullRows | PairRows | PackedRows:
+    def maker(self, vocabulary: Vocabulary) -> FullRows | PairRows | PackedRows | DocumentRows:
         """What lays tokens in rows."""
         if self.layout == "packed":
             return PackedRows(self.length, vocabulary, documents=self.documents)
+        if self.layout == "documents":
+            return DocumentRows(self.length, vocabulary)
         return (FullRows if self.layout == "full" else PairRows)(self.length, vocabulary)
 
 
@@ -65,6 +83,7 @@ class SplitCounts:
         text_tokens: tokens of the text.
         words: words of the text.
         lengths: documents by their number of tokens: entry i counts those below 2^i.
+        classes: rows of each class, where documents have one.
     """
 
     documents: int = 0
@@ -76,6 +95,7 @@ class SplitCounts:
     text_tokens: int = 0
     words: int = 0
     lengths: list[int] = field(default_factory=lambda: [0] * 40)
+    classes: list[int] = field(default_factory=list)
 
     @property
     def paired(self) -> int:
@@ -85,13 +105,18 @@ class SplitCounts:
     def __add__(self, other: "SplitCounts") -> "SplitCounts":
         mine, theirs = vars(self), vars(other)
         lengths = [a + b for a, b in zip(self.lengths, other.lengths, strict=True)]
-        return SplitCounts(
-            **{k: mine[k] + theirs[k] for k in mine if k != "lengths"}, lengths=lengths
-        )
+        classes = [a + b for a, b in zip_longest(self.classes, other.classes, fillvalue=0)]
+        added = {k: mine[k] + theirs[k] for k in mine if k not in ("lengths", "classes")}
+        return SplitCounts(**added, lengths=lengths, classes=classes)
 
 
 def write_rows(
-    texts: Iterable[Text], paths: dict[str, Path], tokenizer: Tokenizer, settings: RowSettings
+    texts: Iterable[Text],
+    paths: dict[str, Path],
+    tokenizer: Tokenizer,
+    settings: RowSettings,
+    *,
+    classes: Sequence[str] = (),
 ) -> tuple[dict[str, SplitCounts], Int[np.ndarray, " vocabulary"]]:
     """The rows of a block's documents, in order; each split in a file of its own.
 
@@ -100,6 +125,7 @@ def write_rows(
         paths: the file of each split.
         tokenizer: gives the tokens.
         settings: how they are laid in rows.
+        classes: names of all classes; a row's label is a place among them.
 
     Returns:
         What was made of each split, and how often each id stands in the training rows.
@@ -107,7 +133,8 @@ def write_rows(
     vocabulary = tokenizer.vocabulary
     makers = {split: settings.maker(vocabulary) for split in paths}
     writers = {split: RowWriter(path) for split, path in paths.items()}
-    counts = {split: SplitCounts() for split in paths}
+    counts = {split: SplitCounts(classes=[0] * len(classes)) for split in paths}
+    numbers = {name: number for number, name in enumerate(classes)}
     frequency = np.zeros(vocabulary.size, np.int64)
 
     def put(split: str, table: np.ndarray) -> None:
@@ -116,22 +143,36 @@ def write_rows(
         if split == "train" and len(table):
             frequency[:] += np.bincount(table["tokens"].ravel(), minlength=len(frequency))
 
+    def lay(maker: Any, text: Text, tokens: np.ndarray, *, last: bool) -> None:
+        table = maker.add(tokens, text.id, last=last)
+        if text.label and len(table):
+            table["label"] = numbers[text.label]
+            counts[text.split].classes[numbers[text.label]] += 1
+        put(text.split, table)
+
     try:
-        for group in _gathered(texts, lambda text: len(text[0])):
-            size = 0
-            for place, tokens, last in encode(tokenizer, [text for text, _, _ in group]):
-                _, split, id = group[place]
-                found = counts[split]
+        for group in _gathered(texts, lambda text: len(text.text)):
+            parts = _parts([text.text for text in group])
+            ends = {part.document: place for place, part in enumerate(parts)}
+            size, second = 0, False
+            for place, tokens, last in encode(tokenizer, [part.text for part in parts]):
+                text = group[parts[place].document]
+                last = last and ends[parts[place].document] == place
+                found, maker = counts[text.split], makers[text.split]
                 found.words += int(tokens["word"].sum())
                 size += len(tokens)
                 if size:
-                    put(split, makers[split].add(tokens, id, last=last))
+                    if parts[place].second and not second:
+                        assert isinstance(maker, DocumentRows)
+                        maker.turn()
+                        second = True
+                    lay(maker, text, tokens, last=last)
                 if last:
                     found.documents += 1
                     found.text_tokens += size
                     found.lengths[size.bit_length()] += 1
                     found.without_tokens += int(not size)
-                    size = 0
+                    size, second = 0, False
         for split, maker in makers.items():
             put(split, maker.finish())
     finally:
@@ -143,6 +184,24 @@ def write_rows(
         found.documents_of_one_piece = maker.single if isinstance(maker, PairRows) else 0
     frequency[list(vocabulary.special)] = 0
     return counts, frequency
+
+
+class _Part(NamedTuple):
+    """One of the texts of a document: the place of the document, and whether it is the second of a pair."""
+
+    document: int
+    second: bool
+    text: str
+
+
+def _parts(texts: Sequence[str]) -> list[_Part]:
+    """The texts of all documents, in order; empty ones are left out."""
+    return [
+        _Part(document, number > 0, part)
+        for document, text in enumerate(texts)
+        for number, part in enumerate(text.split(PAIR))
+        if part
+    ]
 
 
 class Piece(NamedTuple):

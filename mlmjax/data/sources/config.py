@@ -39,6 +39,10 @@ class TextSource(Config):
     group_field: Name | None = None
     """Field that documents are held out by: those with the same value all or none; by default each
     document by itself."""
+    label_field: Name | None = None
+    """Field of a document's class, a string or an integer; by default it is not read."""
+    pair_field: Name | None = None
+    """Field of the second text, where a document is a pair of texts."""
     documents: Documents = "blank_lines"
     """What separates documents in plain text: two or more ``blank_lines``, one ``blank_line`` or more,
     each ``line`` end, or nothing, so that a ``file`` is one."""
@@ -52,7 +56,9 @@ class TextSource(Config):
             UserError: there is nothing at ``root``, or not what ``format`` says, or it cannot be read.
         """
         found = find(self.root)
-        fields = Fields(self.field, self.id_field, self.group_field)
+        fields = Fields(
+            self.field, self.id_field, self.group_field, self.label_field, self.pair_field
+        )
         kind: str = self.format
         if kind == "auto":
             kind = "tfds" if found.folder and tfds.finished(found) else found.kind()
@@ -64,6 +70,12 @@ class TextSource(Config):
             return ParquetFiles(found, fields)
         if kind == "array_record":
             return ArrayRecordFiles(found, fields)
+        for option, name in (("label-field", self.label_field), ("pair-field", self.pair_field)):
+            if name is not None:
+                raise UserError(
+                    f"{self.root} is plain text, which has no field {name!r} (--data.{option}): give JSON lines, "
+                    "Parquet, ArrayRecord or TFDS (--data.root)."
+                )
         return TextFiles(found, self.documents)
 
 

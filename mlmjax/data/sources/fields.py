@@ -19,15 +19,35 @@ class Fields:
         text: the text.
         id: the record's own id, a string or an integer; none if it has none.
         group: what the record is split by, a string or an integer; none: it is its own group.
+        label: the record's class, a string or an integer; none: it is not read.
+        pair: the second text of a record that is a pair of texts; none: a record is one text.
     """
 
     text: str = "text"
     id: str | None = None
     group: str | None = None
+    label: str | None = None
+    pair: str | None = None
+
+    def __repr__(self) -> str:
+        # Fingerprints of prepared text hold it: what is not read leaves them as they were before there was such.
+        also = [f", {name}={getattr(self, name)!r}" for name in ("label", "pair")]
+        also = [text for text in also if not text.endswith("=None")]
+        return f"Fields(text={self.text!r}, id={self.id!r}, group={self.group!r}{''.join(also)})"
+
+    def texts(self) -> list[tuple[str, str]]:
+        """The fields that hold texts, each with its option."""
+        return [(self.text, "field"), *([(self.pair, "pair-field")] if self.pair else ())]
+
+    def marks(self) -> list[tuple[str, str]]:
+        """The fields that hold strings or integers, each with its option."""
+        given = ((self.id, "id-field"), (self.group, "group-field"), (self.label, "label-field"))
+        return [(name, option) for name, option in given if name is not None]
 
     def names(self) -> list[str]:
         """All that are read, each once."""
-        return list(dict.fromkeys(name for name in (self.text, self.id, self.group) if name))
+        every = (name for name, _ in (*self.texts(), *self.marks()))
+        return list(dict.fromkeys(name for name in every if name))
 
     def document(self, record: Mapping[str, object], place: str = "") -> Document:
         """The document of a record.
@@ -37,18 +57,21 @@ class Fields:
             place: of the record, for messages.
 
         Raises:
-            UnreadableError: a field is not there, or holds something else.
+            UnreadableError: a field is not there, or holds something else, or a class is empty.
         """
-        text = _value(record, self.text, "field")
-        if not (text is None or isinstance(text, str)):
+        texts = [_text(record, name, option) for name, option in self.texts()]
+        label = _key(record, self.label, "label-field")
+        if self.label is not None and not label:
             raise UnreadableError(
-                f"the field {self.text!r} holds {_kind(text)}, not a string (--data.field)."
+                f"the field {self.label!r} is empty, so there is no class (--data.label-field)."
             )
         return Document(
-            None if text is None else _writable(text),
+            texts[0],
             group=_key(record, self.group, "group-field"),
+            label=label,
             id=_key(record, self.id, "id-field"),
             place=place,
+            second=texts[1] if self.pair else "",
         )
 
 
@@ -85,6 +108,15 @@ def _value(record: Mapping[str, object], name: str, option: str) -> object:
             f"there is no field {name!r} (--data.{option}), only {listed(record)}."
         )
     return record[name]
+
+
+def _text(record: Mapping[str, object], name: str, option: str) -> str | None:
+    text = _value(record, name, option)
+    if not (text is None or isinstance(text, str)):
+        raise UnreadableError(
+            f"the field {name!r} holds {_kind(text)}, not a string (--data.{option})."
+        )
+    return None if text is None else _writable(text)
 
 
 def _key(record: Mapping[str, object], name: str | None, option: str) -> str:

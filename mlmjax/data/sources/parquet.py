@@ -156,12 +156,8 @@ def _check_columns(schema: Any, fields: Fields, file: File) -> None:
     types = {column.name: column.type for column in schema}
     strings = [name for name, type in types.items() if is_string(type)]
     keys = [name for name, type in types.items() if is_key(type)]
-    asked = [(fields.text, "field", strings, "strings")]
-    asked += [
-        (name, option, keys, "strings or integers")
-        for name, option in ((fields.id, "id-field"), (fields.group, "group-field"))
-        if name is not None
-    ]
+    asked = [(*each, strings, "strings") for each in fields.texts()]
+    asked += [(*each, keys, "strings or integers") for each in fields.marks()]
     for name, option, fit, what in asked:
         if [column.name for column in schema].count(name) > 1:
             raise UserError(

@@ -150,12 +150,8 @@ def _check_features(builder: Any, fields: Fields, root: str) -> None:
     types = dict(sorted(_leaves(builder.info.features, library().features.FeaturesDict)))
     texts = [name for name, type in types.items() if type == "text"]
     keys = [name for name, type in types.items() if type]
-    asked = [(fields.text, "field", texts, "text")]
-    asked += [
-        (name, option, keys, "text or an integer")
-        for name, option in ((fields.id, "id-field"), (fields.group, "group-field"))
-        if name is not None
-    ]
+    asked = [(*each, texts, "text") for each in fields.texts()]
+    asked += [(*each, keys, "text or an integer") for each in fields.marks()]
     for name, option, fit, what in asked:
         if name not in fit:
             missing = "has no feature" if name not in types else f"has no {what} in the feature"

@@ -86,9 +86,9 @@ def read(folder: Path, *, mesh: AnyMesh | None = None) -> Imported:
     untrained = tuple(sorted({row.part for row in table.rows} - parts))
 
     shardings = _flat(parameter_shardings(mesh, model)) if mesh is not None else {}
-    drawn = _flat(build_parameters(experiment.model, 0)) if untrained else {}
-    flat: dict[tuple[str, ...], jax.Array] = {}
     rows = {tuple(row.ours.split("/")): row for row in table.rows if row.part in parts}
+    drawn = _drawn(experiment, [name for name in named if name not in rows])
+    flat: dict[tuple[str, ...], jax.Array] = {}
     for name, shape in named.items():
         found = rows.get(name)
         whole = (
@@ -108,6 +108,18 @@ def read(folder: Path, *, mesh: AnyMesh | None = None) -> Imported:
     )
     buffers = tuple(aliases[name] for name in table.buffers if name in aliases)
     return Imported(run, parameters, origin, untrained, buffers)
+
+
+def _drawn(
+    experiment: Experiment, names: list[tuple[str, ...]]
+) -> dict[tuple[str, ...], jax.Array]:
+    """Those initial parameters, and no others: what is not returned is not computed."""
+
+    def draw() -> list[jax.Array]:
+        whole = _flat(build_parameters(experiment.model, 0))
+        return [whole[name] for name in names]
+
+    return dict(zip(names, jax.jit(draw)(), strict=True)) if names else {}
 
 
 def _placed(whole: Any, sharding: NamedSharding | None) -> jax.Array:
