@@ -46,8 +46,8 @@ def fill_mask(run: Run, text: str, *, top: int = 5) -> Filled:
     """Fill each mask token of a text.
 
     Raises:
-        UserError: the run is not of text, or its model fills no masks, or its head was never trained; or the text has
-            no mask, or is longer than the model's rows.
+        UserError: the run is not of text, its model fills no masks, or its head was never trained; or the text
+            has no mask, or is longer than the model's rows.
     """
     tokenizer = run.tokenizer
     if tokenizer is None:
