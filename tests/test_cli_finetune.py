@@ -84,6 +84,7 @@ def last(folder: str) -> dict[str, float]:
     return json.loads(Path(folder, "metrics.jsonl").read_text().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_digits_are_learned(digits: str, capsys: pytest.CaptureFixture) -> None:
     main(["train", digits, "--run.steps", "120"])
     said = capsys.readouterr().out
