@@ -23,12 +23,9 @@ from mlmjax.training.state import Parameters, TrainState
 
 policies = ocp.training.preservation_policies
 
-_CONTEXT = ocp.Context(
-    array_options=ocp.options.ArrayOptions(
-        # Of what several devices hold alike each writes a part; cutting small arrays costs more than it saves.
-        saving=ocp.options.ArrayOptions.Saving(min_slice_bytes_for_replica_parallel=2**20)
-    )
-)
+_CONTEXT = ocp.Context()
+# Of what several devices hold alike each writes a part; cutting small arrays costs more than it saves.
+_CONTEXT.array.saving.min_slice_bytes_for_replica_parallel = 2**20
 _LOGGER = "absl"
 _POLL = 0.02
 
