@@ -6,6 +6,7 @@ The engine is JAX's own runtime of many controllers (``jax.distributed``); with 
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -97,6 +98,7 @@ def connect(peers: Peers, *, seconds: int = 300) -> None:
     alone = peers.coordinator is None
     if alone and jax.distributed.is_initialized():
         return
+    _check_port(peers)
     # Its handler of SIGTERM would take the place of the training loop's, which agrees on the step by a vote.
     jax.config.update("jax_enable_preemption_service", False)
     where = peers.coordinator or "the first of them"
@@ -124,6 +126,21 @@ def connect(peers: Peers, *, seconds: int = 300) -> None:
             raise
     finally:
         clock.cancel()
+
+
+def _check_port(peers: Peers) -> None:
+    """Refuse a port that process 0 cannot have. The runtime would share it with another run, and end that."""
+    if peers.coordinator is None or peers.process_id != 0:
+        return
+    with socket.socket() as mine:
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one just left is free
+        try:
+            mine.bind(("", int(peers.coordinator.rpartition(":")[2])))
+        except OSError as error:
+            raise UserError(
+                f"--distributed.coordinator {peers.coordinator}: process 0 cannot have this port: "
+                f"{error.strerror}. Give another on all processes."
+            ) from error
 
 
 @contextmanager
@@ -174,7 +191,7 @@ def together(
         everyone("the end")
     except BaseException as error:
         watch.over.set()
-        _leave(*told(error), lost=isinstance(error, jax.errors.JaxRuntimeError))
+        _leave(error, told)
     watch.over.set()
 
 
@@ -266,15 +283,15 @@ class _Watch(threading.Thread):
                 _go(said)
 
 
-def _leave(status: int, cause: str, *, lost: bool) -> None:
+def _leave(error: BaseException, told: Callable[[BaseException], tuple[int, str]]) -> None:
     """End this process, and tell the others why; where they have said so before, for their reason.
 
     Args:
-        status: of the exit.
-        cause: a sentence.
-        lost: it may be that another process is gone: whoever knows more has the word first.
+        error: what ends it. One of the runtime may be that another process is gone: whoever knows more has the
+            word first.
+        told: exit status and sentence of an error, of which nothing is printed where another's reason is.
     """
-    if lost:
+    if isinstance(error, jax.errors.JaxRuntimeError):
         print(
             "mlmjax: the runtime failed; seeing whether another process says why.", file=sys.stderr
         )
@@ -284,6 +301,7 @@ def _leave(status: int, cause: str, *, lost: bool) -> None:
             if said is not None:
                 _go(said)
             time.sleep(_POLL)
+    status, cause = told(error)
     said = {"process": jax.process_index(), "status": status, "cause": cause}
     try:
         _store().key_value_set(_END, json.dumps(said))

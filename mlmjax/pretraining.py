@@ -56,9 +56,11 @@ def pretrain(
         raise UserError("The run has no folder: set run.folder.")
     setup.agree(experiment)
     files = RunFolder(run.folder)
-    distributed.agree(f"What is seen in {files.path}", {"a run": files.exists()})
     files.check(experiment, trust_code=trust_code)
-    if files.latest_step() == run.steps:
+    finished = files.latest_step() == run.steps
+    seen = {"a run": files.exists(), "all its steps": finished}
+    distributed.agree(f"What is seen in {files.path}", seen)
+    if finished:
         terminal.say(f"The run in {files.path} is finished ({run.steps} steps); nothing to do.")
         return None
     with terminal.live():

@@ -1,7 +1,10 @@
 """Several processes are one run: they agree, stop at the same step, and none is left behind."""
 
 import json
+import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import chex
 import jax
@@ -10,6 +13,7 @@ import pytest
 from flax import nnx
 from rich.console import Console
 
+from mlmjax import distributed
 from mlmjax.experiment import Experiment
 from mlmjax.pretraining import pretrain
 from mlmjax.report.terminal import Terminal
@@ -200,6 +204,34 @@ def test_peers_that_cannot_be_found_are_refused(
         for part in (f"--distributed.{option}".split("=") if "=" in option else [option])
     ]
     assert said in refused(capsys, "train", "bert_tiny", *given)
+
+
+def test_a_port_that_another_program_has_is_refused(capsys: pytest.CaptureFixture) -> None:
+    with socket.create_server(("localhost", 0)) as other:
+        where = f"localhost:{other.getsockname()[1]}"
+        peers = {"coordinator": where, "processes": "2", "process-id": "0"}
+        given = [part for name, value in peers.items() for part in (f"--distributed.{name}", value)]
+        assert f"{where}: process 0 cannot have this port" in refused(
+            capsys, "train", "bert_tiny", *given
+        )
+
+
+def test_a_failure_of_the_runtime_is_told_by_whoever_knows_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a traceback of this process, which has no fault."""
+    said = {"process": 1, "status": 2, "cause": "There is no text."}
+    gone: list[Mapping[str, Any]] = []
+
+    def go(said: Mapping[str, Any]) -> None:
+        gone.append(said)
+        raise SystemExit
+
+    monkeypatch.setattr(distributed, "_said", lambda: said)
+    monkeypatch.setattr(distributed, "_go", go)
+    with pytest.raises(SystemExit):
+        distributed._leave(jax.errors.JaxRuntimeError("Connection reset by peer"), pytest.fail)
+    assert gone == [said]
 
 
 @pytest.mark.parametrize("number", [0, 1])

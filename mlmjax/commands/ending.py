@@ -25,7 +25,11 @@ def ending(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted."
     if isinstance(error, SystemExit):
-        how = "terminated." if error.code == 128 + signal.SIGTERM else "ended."
+        how = (
+            "terminated."
+            if error.code == 128 + signal.SIGTERM
+            else "stopped, as its own output says."
+        )
         return (error.code, how) if isinstance(error.code, int) else (1, str(error.code))
     traceback.print_exception(error, file=sys.stderr)
     return 1, f"{type(error).__name__}: {error}"
