@@ -66,6 +66,15 @@ WORDS = [
 ]
 
 
+LONGEST = ("test_topologies.py", "test_distributed.py", "test_resume.py", "test_notebooks.py")
+"""Files that take a minute or more: begun first, so that no worker has one left when the others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the longest files first; else in their order."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of six text files, some hundred sentences in all."""

@@ -131,10 +131,12 @@ def _locked(work: Path, waiting: Callable[[], None]) -> int:
     """Hold the lock of a work folder, which is made where it is not there."""
     told = False
     while True:
-        work.mkdir(exist_ok=True)
         try:
+            work.mkdir(exist_ok=True)
             lock = os.open(work / LOCK, os.O_RDWR | os.O_CREAT)
-        except FileNotFoundError:  # renamed or removed in between
+        except (FileExistsError, FileNotFoundError):  # renamed or removed in between
+            if work.exists() and not work.is_dir():
+                raise
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

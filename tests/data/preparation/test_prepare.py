@@ -320,6 +320,22 @@ def test_two_at_once_do_not_harm_each_other(source, tmp_path):
         np.testing.assert_array_equal(all_rows(one.train), all_rows(found[0].train))
 
 
+def test_a_work_folder_that_goes_while_it_is_looked_for(source, tmp_path, monkeypatch):
+    """Another process publishes it between ``mkdir`` finding it there and seeing that it is a folder."""
+    make_folder, once = Path.mkdir, [True]
+
+    def mkdir(path, *arguments, **options):
+        if path.name.endswith(".unfinished") and once:
+            once.pop()
+            raise FileExistsError(17, "File exists", str(path))
+        make_folder(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    found = make(source, tmp_path)
+    assert not once
+    assert everything(tmp_path) == [found.folder.name]
+
+
 def test_progress_is_reported(source, tmp_path):
     seen = []
     make(source, tmp_path, report=lambda *numbers: seen.append(numbers))
