@@ -28,7 +28,7 @@ experiment = Experiment(
             mlp=256,
             remat="none",
         ),
-        pooling="mean",
+        pooling="class",
     ),
     objective=Classification(label_smoothing=0.1),
     data=ImageData(size=(8, 8), channels=1, batch=64, heldout=0.2, labels=True),

@@ -36,6 +36,7 @@ _LAZY = {
     "fill_mask": "mlmjax.evaluation.fill_mask",
     "load": "mlmjax.training.folder",
     "pretrain": "mlmjax.pretraining",
+    "starting_from": "mlmjax.training.initial",
     "train_seeds": "mlmjax.seeds",
 }
 
@@ -56,6 +57,7 @@ __all__ = [
     "masking",
     "pretrain",
     "prng",
+    "starting_from",
     "to_huggingface",
     "train_seeds",
 ]

@@ -29,6 +29,7 @@ USAGE = """mlmjax: pretraining by masked prediction, in JAX
 
   mlmjax train CONFIG [--dotted.option VALUE ...]   train a shipped config, a Python file, or go on with
                                                     a run folder
+  mlmjax train CONFIG --init RUN [...]              start from another run's parameters, as fine-tuning does
   mlmjax train CONFIG --seeds N                     train with N seeds; mean and spread of the held-out figures
   mlmjax train CONFIG --help                        all options of a config
   mlmjax prepare CONFIG [--dotted.option VALUE ...] make its data ready, and say what was read and dropped

@@ -35,6 +35,9 @@ class RunConfig(Config):
 
     folder: Annotated[str, Field(min_length=1)] | None = None
     """Where the run is written; on the command line by default runs/<config name>."""
+    init: Annotated[str, Field(min_length=1)] | None = None
+    """A run folder from whose newest checkpoint the parameters are taken whose names and shapes are the model's;
+    the others are drawn. ``--init`` also takes that run's encoder sizes, and its tokenizer or image size."""
     steps: Count = 1000
     """Updates of the parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

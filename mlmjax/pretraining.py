@@ -2,6 +2,7 @@
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,10 +22,14 @@ from mlmjax.report.terminal import Terminal
 from mlmjax.report.text_run import TextRun
 from mlmjax.training import setup
 from mlmjax.training.folder import RunFolder
+from mlmjax.training.initial import Initial
 from mlmjax.training.loop import Outcome, train
 from mlmjax.training.metrics import Record
 from mlmjax.training.state import Parameters
 from mlmjax.training.step import Program
+
+_NAMED = 8
+"""Modules that are named whose parameters are drawn."""
 
 
 def pretrain(
@@ -65,15 +70,20 @@ def pretrain(
         return None
     with terminal.live():
         prepared, program = setup.set_up(experiment, terminal.report)
+        initial = Initial.of(program) if files.latest_step() is None else None
+        if initial is not None:
+            distributed.agree(f"What is seen in {initial.folder}", initial.describe())
+            terminal.say(_started(initial))
         report = _report_of(prepared, program)(program, prepared, files=files, terminal=terminal)
         with ExitStack() as stack:
             if distributed.first():
                 stack.enter_context(files.locked())
                 files.check(experiment, trust_code=trust_code)
-                files.claim(experiment, prepared, source=source)
+                described = None if initial is None else initial.describe()
+                files.claim(experiment, prepared, source=source, initial=described)
             distributed.everyone("the run folder is this run's")
             distributed.agree(f"What is seen in {files.path}", {"a run": _appears(files)})
-            outcome = _train(program, report)
+            outcome = _train(program, report, initial)
     if outcome.ended == "interrupted":
         terminal.say(
             f"Stopped after step {outcome.step} of {run.steps}; go on with: mlmjax train {files.path}"
@@ -85,7 +95,7 @@ def pretrain(
     return outcome
 
 
-def _train(program: Program, report: RunReport) -> Outcome:
+def _train(program: Program, report: RunReport, initial: Initial | None) -> Outcome:
     run, prepared, files, terminal = (
         program.experiment.run,
         report.prepared,
@@ -115,9 +125,20 @@ def _train(program: Program, report: RunReport) -> Outcome:
             ),
             checkpoints=checkpoints,
             sinks=sinks,
+            initial=None if initial is None else partial(initial.state, program),
             evaluate=evaluate,
             on_step=lambda step: terminal.report("train", step, run.steps),
         )
+
+
+def _started(initial: Initial) -> str:
+    """What of another run is taken."""
+    said = f"{len(initial.taken)} parameters are those of {initial.folder}, step {initial.step}"
+    names = list(dict.fromkeys(name.rpartition("/")[0] or name for name in initial.drawn))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        f"{said}; drawn: {', '.join(names[:_NAMED])}{more}." if names else f"{said}; all of them."
+    )
 
 
 def _appears(files: RunFolder, *, seconds: float = 60) -> bool:

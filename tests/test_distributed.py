@@ -61,7 +61,9 @@ def checkpoint(experiment: Experiment) -> int:
             id="an exception",
             marks=pytest.mark.slow,
         ),
-        pytest.param(1, "SIGKILL", "1\nThe tasks have crashed", id="a kill", marks=pytest.mark.slow),
+        pytest.param(
+            1, "SIGKILL", "1\nThe tasks have crashed", id="a kill", marks=pytest.mark.slow
+        ),
         pytest.param(
             *(1, "full", "process 1 ended: The checkpoint of step"),
             id="a full disk",

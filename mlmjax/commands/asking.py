@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from mlmjax.core.errors import UserError
 from mlmjax.experiment import Experiment, describe, load_experiment, shipped, validation_message
 from mlmjax.training.folder import RunFolder
+from mlmjax.training.initial import starting_from
 
 
 def asked(
@@ -28,11 +29,33 @@ def asked(
         raise UserError(
             f"Which config? mlmjax {command} CONFIG; `mlmjax configs` lists the shipped ones."
         )
-    name, options = rest[0], rest[1:]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--init", "--run.init", nargs="?", const="")
+    name, (given, options) = rest[0], parser.parse_known_args(rest[1:])
     experiment, source = _find(name, trust_code=trust_code)
+    if given.init is not None:
+        experiment = _starting(experiment, given.init, source, trust_code=trust_code)
     description = describe(source) if source else "The experiment of a run."
     prog = f"mlmjax {command} {name}"
     return _with_options(experiment, options, prog=prog, description=description), source, name
+
+
+def _starting(
+    experiment: Experiment, init: str, source: Path | None, *, trust_code: bool
+) -> Experiment:
+    """The experiment from the parameters of another run.
+
+    Raises:
+        UserError: it is itself a run, or there is no such run that fits.
+    """
+    if not init:
+        raise UserError("--init (empty): give the folder of the run to start from.")
+    if source is None:
+        raise UserError(
+            f"--init {init}: {experiment.run.folder} is a run, which goes on from what it has: give a config "
+            "instead, or leave --init away."
+        )
+    return starting_from(experiment, init, trust_code=trust_code)
 
 
 def _with_options(

@@ -10,10 +10,12 @@ from mlmjax.commands.joining import add_peers, as_one
 from mlmjax.core.errors import UserError
 from mlmjax.experiment import shipped
 
-USAGE = """usage: mlmjax train CONFIG [--dotted.option VALUE ...] [--seeds N] [--trust-code]
+USAGE = """usage: mlmjax train CONFIG [--init RUN] [--dotted.option VALUE ...] [--seeds N] [--trust-code]
 
 CONFIG is a shipped name (`mlmjax configs`), a path to a Python file that defines `experiment`,
 or a run folder, which is gone on with. `mlmjax train CONFIG --help` shows all options of a config.
+--init RUN starts from the parameters of another run, as fine-tuning does: the model has that run's encoder sizes
+and the data its tokenizer or image size; heads that it has not are drawn.
 --seeds N trains N runs, with the seeds --run.seed, --run.seed + 1 and so on, each in a folder seed-<seed> of the
 run's folder, and tells mean and standard deviation of their held-out figures; the same command goes on where it was
 ended.

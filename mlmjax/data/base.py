@@ -53,6 +53,18 @@ class Data(Config):
         have no labels."""
         return None
 
+    def like(self, other: "Data", folder: Path) -> Self:
+        """The same data, shown as a model that was trained on other data reads it.
+
+        Args:
+            other: the data of that model's run.
+            folder: of that run; its tokenizer is there.
+
+        Raises:
+            UserError: the other is of another kind.
+        """
+        raise UserError(f"{type(self).__name__} cannot be shown like {type(other).__name__}.")
+
     def resized(self, image: tuple[int, int]) -> Self:
         """The same data, its images shown in another height and width.
 

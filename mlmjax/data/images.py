@@ -1,5 +1,6 @@
 """Images: where they come from, and how they are shown."""
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import jax
@@ -111,6 +112,11 @@ class ImageData(Data):
 
     def abstract_classes(self) -> int | None:
         return len(Digits.classes) if self.labels and self.root is None else None
+
+    def like(self, other: Data, folder: Path) -> Self:
+        if not isinstance(other, ImageData):
+            return super().like(other, folder)
+        return self.updated(size=other.size, channels=other.channels, bits=other.bits)
 
     def resized(self, image: tuple[int, int]) -> Self:
         return self.updated(size=image)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Self
 
 import jax
@@ -165,6 +166,11 @@ class TextData(Data):
         if self.label_field is not None:
             shapes["labels"] = ((self.batch,), jnp.int32)
         return {name: jax.ShapeDtypeStruct(*one) for name, one in shapes.items()}
+
+    def like(self, other: Data, folder: Path) -> Self:
+        if not isinstance(other, TextData):
+            return super().like(other, folder)
+        return self.updated(tokenizer=other.tokenizer.updated(path=str(folder / "tokenizer.json")))
 
     def abstract_classes(self) -> int | None:
         """Of the sample, the standard library and the packages beside it."""

@@ -32,6 +32,16 @@ class ModelConfig(Config):
         """
         return self
 
+    def like(self, pretrained: "ModelConfig") -> Self:
+        """The config with the encoder of a pretrained model, so that it can take its parameters.
+
+        What is not the encoder's stays: heads of its own, dropout, how it is computed.
+
+        Raises:
+            UserError: the other has no such encoder.
+        """
+        raise UserError(f"{type(self).__name__} cannot start from a {type(pretrained).__name__}.")
+
     def resized(self, image: tuple[int, int]) -> Self:
         """The same model for images of another height and width; its parameters keep their shapes.
 

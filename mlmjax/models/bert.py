@@ -51,6 +51,11 @@ class BertEncoderConfig(TransformerConfig, ModelConfig):
         """RoBERTa-base: 125M parameters (Liu et al. 2019, table 9); its code adds 1e-5 in the norms."""
         return cls(**{"vocabulary": 50265, "segments": 1, "epsilon": 1e-5, **changes})
 
+    def like(self, pretrained: ModelConfig) -> Self:
+        if not isinstance(pretrained, BertEncoderConfig):
+            return super().like(pretrained)
+        return self.sized_as(pretrained, BertEncoderConfig)
+
     @property
     def columns(self) -> int:
         """Rows of the token table: the vocabulary and its padding."""
@@ -83,6 +88,12 @@ class BertConfig(BertEncoderConfig):
     """Places in a run of hidden tokens that the span boundary head tells apart; none leaves the head out."""
     span_boundary_place: Annotated[int, Field(gt=0)] = 200
     """Width of the embedding of each such place."""
+
+    def like(self, pretrained: ModelConfig) -> Self:
+        alike = super().like(pretrained)
+        if not isinstance(pretrained, BertConfig):
+            return alike
+        return alike.updated(head_activation=pretrained.head_activation)
 
     def build(self, rngs: nnx.Rngs) -> "Bert":
         return Bert(self, rngs=rngs)

@@ -17,6 +17,7 @@ from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
 from mlmjax.models.base import ModelConfig
 from mlmjax.models.bert import BertEncoder, BertEncoderConfig
+from mlmjax.models.mae import MaeConfig
 from mlmjax.models.vit import Vit, VitConfig
 from mlmjax.nn.attention import Visibility
 from mlmjax.nn.dropout import dropout
@@ -165,6 +166,11 @@ class VitClassifierConfig(ClassifierConfig):
                 "A vision transformer reads images, and the data is text: give --data of images."
             )
         return self
+
+    def like(self, pretrained: ModelConfig) -> Self:
+        if not isinstance(pretrained, MaeConfig | VitClassifierConfig):
+            return super().like(pretrained)
+        return self.updated(encoder=self.encoder.like(pretrained.encoder))
 
     def resized(self, image: tuple[int, int]) -> Self:
         """The same model for images of another size (:meth:`VitConfig.resized`)."""

@@ -70,6 +70,14 @@ class MaeConfig(ModelConfig):
             )
         return self
 
+    def like(self, pretrained: ModelConfig) -> Self:
+        if not isinstance(pretrained, MaeConfig):
+            return super().like(pretrained)
+        encoder, decoder = self.encoder.like(pretrained.encoder), self.decoder
+        if decoder is not None and pretrained.decoder is not None:
+            decoder = decoder.sized_as(pretrained.decoder, DecoderConfig)
+        return self.updated(encoder=encoder, decoder=decoder)
+
     def resized(self, image: tuple[int, int]) -> Self:
         """The same model for images of another size (:meth:`VitConfig.resized`)."""
         return self.updated(encoder=self.encoder.resized(image))

@@ -99,6 +99,10 @@ class VitConfig(ImageTransformerConfig):
         sizes = {"layers": 32, "hidden": 1280, "heads": 16, "mlp": 5120, "patch": (14, 14)}
         return cls(**{**sizes, **changes})
 
+    def like(self, pretrained: "VitConfig") -> Self:
+        """With the sizes of a pretrained encoder."""
+        return self.sized_as(pretrained, VitConfig)
+
     @property
     def grid(self) -> tuple[int, int]:
         """Patches down and across an image."""

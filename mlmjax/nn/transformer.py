@@ -36,6 +36,10 @@ ACTIVATIONS = {
 }
 
 
+HOW = ("dropout", "attention_dropout", "attention", "remat", "dtype")
+"""Fields that change neither the parameters nor, without dropout and rounding, what is computed from them."""
+
+
 class TransformerConfig(Config):
     """Sizes and choices of a stack of transformer blocks."""
 
@@ -83,6 +87,12 @@ class TransformerConfig(Config):
                 "heads, or set attention to 'flash'"
             )
         return self
+
+    def sized_as(self, other: "TransformerConfig", base: type["TransformerConfig"]) -> Self:
+        """With what another's parameters were made for: all fields of the base class that both have, but how it
+        is computed and regularised."""
+        names = (name for name in base.model_fields if name not in HOW)
+        return self.updated(**{name: getattr(other, name) for name in names})
 
     def flops(self, length: int) -> float:
         """Floating-point operations of the forward pass over one row (2 per multiply-add)."""

@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,7 @@ from etils import epath
 from orbax.checkpoint import v1 as ocp
 
 from mlmjax.core.errors import UserError
-from mlmjax.training.state import Parameters, TrainState
+from mlmjax.training.state import Parameters, TrainState, flat
 
 policies = ocp.training.preservation_policies
 
@@ -27,6 +27,7 @@ _CONTEXT = ocp.Context()
 # Of what several devices hold alike each writes a part; cutting small arrays costs more than it saves.
 _CONTEXT.array.saving.min_slice_bytes_for_replica_parallel = 2**20
 _LOGGER = "absl"
+_ROOT = "parameters/"
 _POLL = 0.02
 
 
@@ -94,9 +95,7 @@ class Checkpoints:
         """
         self._newest = step
         with self._told():
-            self._orbax.save_checkpointables(
-                step, {"parameters": _flat({"parameters": parameters})}
-            )
+            self._orbax.save_checkpointables(step, {"parameters": flat({"parameters": parameters})})
 
     def restore(self, abstract: TrainState, step: int) -> TrainState:
         """The whole state, laid out as ``abstract`` says.
@@ -106,21 +105,46 @@ class Checkpoints:
         """
         loaded = self._load(step, _flat_parts(abstract))
         leaves = [
-            loaded["parameters" if name.startswith("parameters/") else "rest"][name]
-            for name in _names(abstract)
+            loaded["parameters" if name.startswith(_ROOT) else "rest"][name]
+            for name in flat(abstract)
         ]
         return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
     def restore_parameters(self, abstract: Parameters, step: int) -> Parameters:
         """The parameters alone."""
-        flat = _flat({"parameters": abstract})
-        loaded = self._load(step, {"parameters": flat})["parameters"]
-        return jax.tree.unflatten(jax.tree.structure(abstract), [loaded[name] for name in flat])
+        wanted = flat({"parameters": abstract})
+        loaded = self._load(step, {"parameters": wanted})["parameters"]
+        return jax.tree.unflatten(jax.tree.structure(abstract), [loaded[name] for name in wanted])
+
+    def parameter_shapes(self, step: int) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter that is there, by slash-separated path.
+
+        Raises:
+            UserError: there is no such checkpoint, or it is damaged.
+        """
+        with self._readable(step):
+            found = self._orbax.checkpointables_metadata(step).metadata["parameters"]
+        return {name.removeprefix(_ROOT): tuple(each.shape) for name, each in found.items()}
+
+    def restore_some(
+        self, wanted: Mapping[str, jax.ShapeDtypeStruct], step: int
+    ) -> dict[str, jax.Array]:
+        """Some parameters by path, laid out as is said; no others are read."""
+        whole = dict.fromkeys(self.parameter_shapes(step), ocp.PLACEHOLDER)
+        asked = {f"{_ROOT}{name}": each for name, each in {**whole, **wanted}.items()}
+        loaded = self._load(step, {"parameters": asked})["parameters"]
+        return {name: loaded[f"{_ROOT}{name}"] for name in wanted}
 
     def _load(self, step: int, wanted: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        with self._readable(step):
+            return self._orbax.load_checkpointables(step, wanted)
+
+    @contextmanager
+    def _readable(self, step: int) -> Iterator[None]:
+        """Say in a sentence that a checkpoint cannot be read."""
         try:
             with _quietly():
-                return self._orbax.load_checkpointables(step, wanted)
+                yield
         except (KeyError, ValueError, OSError) as error:
             before = self.latest_before(step)
             advice = (
@@ -231,18 +255,9 @@ def _quietly() -> Iterator[None]:
 
 
 def _flat_parts(state: TrainState) -> dict[str, dict[str, Any]]:
-    flat = _flat(state)
-    parameters = {name: leaf for name, leaf in flat.items() if name.startswith("parameters/")}
+    leaves = flat(state)
+    parameters = {name: leaf for name, leaf in leaves.items() if name.startswith(_ROOT)}
     return {
         "parameters": parameters,
-        "rest": {name: leaf for name, leaf in flat.items() if name not in parameters},
+        "rest": {name: leaf for name, leaf in leaves.items() if name not in parameters},
     }
-
-
-def _flat(tree: Any) -> dict[str, Any]:
-    return dict(zip(_names(tree), jax.tree.leaves(tree), strict=True))
-
-
-def _names(tree: Any) -> list[str]:
-    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]

@@ -3,7 +3,7 @@
 import fcntl
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -129,7 +129,7 @@ class RunFolder:
         stored = self.read_config(trust_code=trust_code)
         lines = [line for line in differences(stored, experiment) if not line.startswith(FREE)]
         if self._only_imported():
-            lines = [line for line in lines if line.startswith("model.")]
+            lines = [line for line in lines if line.startswith(("model.", "run.init"))]
         if lines:
             shown = "".join(f"\n  {line}" for line in lines)
             raise UserError(
@@ -173,6 +173,7 @@ class RunFolder:
         prepared: Prepared,
         *,
         source: Path | None = None,
+        initial: Mapping[str, Any] | None = None,
     ) -> None:
         """Make the folder this experiment's; where it is already, only options of no effect are updated.
 
@@ -180,17 +181,21 @@ class RunFolder:
             experiment: as asked for, not fitted; it has passed :meth:`check`.
             prepared: the data.
             source: the config file, where it is from outside the package; a copy is kept.
+            initial: for the manifest: from which parameters the run starts, where these are another run's.
 
         Raises:
             UserError: the data is not that with which the run was begun.
         """
         if self.exists() and not self._only_imported():
             self._check_data(prepared.manifest["fingerprint"])
+            self._check_initial(initial)
         else:
             self.path.mkdir(parents=True, exist_ok=True)
             record = manifest(experiment, prepared)
             if imported := self.imported():
                 record["imported"] = imported
+            if initial is not None:
+                record["initial"] = dict(initial)
             _write(self.manifest, json.dumps(record, indent=2) + "\n")
             prepared.save(Path(self.path))
             if source is not None:
@@ -216,13 +221,25 @@ class RunFolder:
                 "Choose another --run.folder."
             )
 
+    def _check_initial(self, initial: Mapping[str, Any] | None) -> None:
+        """See that a run that was ended before its first checkpoint starts from the same parameters again."""
+        before = self._record().get("initial")
+        if initial is not None and initial != before:
+            raise UserError(
+                f"The run in {self.path} was begun with other parameters than {initial['run']} has now (--init). "
+                "Choose another --run.folder."
+            )
+
     def imported(self) -> dict[str, Any] | None:
         """What the manifest says of weights that were imported; None of a run that was begun here."""
+        return self._record().get("imported")
+
+    def _record(self) -> dict[str, Any]:
+        """The manifest; nothing where it is missing or damaged."""
         try:
-            found = json.loads(self.manifest.read_text()).get("imported")
-        except (OSError, ValueError, AttributeError):
-            return None
-        return found
+            return dict(json.loads(self.manifest.read_text()))
+        except (OSError, ValueError, TypeError):
+            return {}
 
     def untrained(self) -> tuple[str, ...]:
         """Parts of the model that imported weights did not have."""

@@ -47,6 +47,7 @@ def train(
     *,
     checkpoints: Checkpoints,
     sinks: Sequence[Sink],
+    initial: Callable[[], TrainState] | None = None,
     evaluate: Evaluate | None = None,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> Outcome:
@@ -61,6 +62,7 @@ def train(
         feed: the batches from a step on.
         checkpoints: where the state is kept.
         sinks: where the records go.
+        initial: makes the state of the start; by default the program's.
         evaluate: called every ``run.evaluate_every`` steps and after the last.
         on_step: told of every step that was handed to the device, and first of the one resumed at.
 
@@ -69,7 +71,7 @@ def train(
             the last good checkpoint.
     """
     run = program.experiment.run
-    state, step = start(program, checkpoints)
+    state, step = start(program, checkpoints, initial or program.initial_state)
     compiled = program.step().lower(program.state, program.batch).compile()
     on_step(step)
     saved = step
@@ -115,14 +117,16 @@ def train(
     return Outcome(state, step, "finished" if step >= run.steps else "interrupted")
 
 
-def start(program: Program, checkpoints: Checkpoints) -> tuple[TrainState, int]:
+def start(
+    program: Program, checkpoints: Checkpoints, initial: Callable[[], TrainState]
+) -> tuple[TrainState, int]:
     """The state to go on from, and its step: that of the newest checkpoint, or the initial one.
 
     A checkpoint of step 0 holds parameters alone, which were imported.
     """
     latest = checkpoints.latest
     if latest is None:
-        return program.initial_state(), 0
+        return initial(), 0
     if latest == 0:
         parameters = checkpoints.restore_parameters(program.state.parameters, 0)
         return replace(program.initial_state(), parameters=parameters), 0

@@ -1,5 +1,6 @@
 """What changes while training, and where it lies on the mesh."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,17 @@ def plain(state: nnx.State) -> Parameters:
 def shapes(model: nnx.State) -> Parameters:
     """The parameters' shapes and types as nested dicts."""
     return jax.eval_shape(plain, model)
+
+
+def flat(tree: Any) -> dict[str, Any]:
+    """The leaves by slash-separated path, such as ``encoder/layers/up/kernel``."""
+    found, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in found}
+
+
+def nested(leaves: Mapping[str, Any]) -> Parameters:
+    """The parameters of which :func:`flat` has the leaves."""
+    return nnx.traversals.unflatten_mapping({tuple(k.split("/")): v for k, v in leaves.items()})
 
 
 def initial_state(
