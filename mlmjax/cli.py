@@ -41,6 +41,7 @@ USAGE = """mlmjax: pretraining by masked prediction, in JAX
   mlmjax reconstruct RUN IMAGE ...                  hide part of images, and draw what the model makes of the rest
   mlmjax embed RUN [IMAGE or TEXT ...]              features of images or texts, nothing hidden, into a file
   mlmjax import FOLDER --out RUN                    a Hugging Face model folder becomes a run folder
+  mlmjax import FILE.pth --out RUN                  a checkpoint of MAE's own code does
   mlmjax export RUN --out FOLDER                    a run becomes a folder that transformers reads
 """
 

@@ -1,7 +1,8 @@
-"""From a model folder to a run folder."""
+"""From imported weights to a run folder."""
 
 import json
 import shutil
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,19 +14,20 @@ from mlmjax.training.folder import PACKAGES, RunFolder
 _PARTIAL = ".importing"
 
 
-def import_run(source: Path, out: Path) -> Imported:
-    """Write the run folder of a Hugging Face model folder: config, manifest, tokenizer and a checkpoint of step 0.
+def import_run(source: Path, out: Path, reader: Callable[[Path], Imported] = read) -> Imported:
+    """Write the run folder of an imported model: config, manifest, tokenizer and a checkpoint of step 0.
 
     Args:
-        source: the model folder.
+        source: the model; a folder of Hugging Face, where no other reader is given.
         out: the run folder, which must not exist.
+        reader: reads the source.
 
     Raises:
         UserError: the model cannot be used, or the run folder cannot be written; nothing is left of it then.
     """
     if out.exists():
         raise UserError(f"--out {out} exists: choose another, or remove it.")
-    imported = read(source)
+    imported = reader(source)
     run = imported.run
     if run.tokenizer is None and run.config.data.abstract_vocabulary() is not None:
         raise UserError(
@@ -53,12 +55,13 @@ def _write(imported: Imported, source: Path, files: RunFolder, out: Path) -> Non
         tokenizer = data.tokenizer.updated(path=path)  # type: ignore[attr-defined]
         data = data.updated(tokenizer=tokenizer)
     config = config.updated(data=data, run=config.run.updated(folder=str(out)))
-    imported.origin.save(Path(files.path), imported.buffers)
+    if imported.origin is not None:
+        imported.origin.save(Path(files.path), imported.buffers)
     record = {
         "versions": {name: version(name) for name in PACKAGES},
         "imported": {
             "from": source.resolve().name,
-            "architecture": imported.origin.architecture,
+            "architecture": imported.architecture,
             "untrained": list(imported.untrained),
         },
         "tokenizer": None if run.tokenizer is None else run.tokenizer.hash,

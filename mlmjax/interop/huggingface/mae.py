@@ -19,7 +19,7 @@ from mlmjax.targets import PixelScale, PixelTarget
 
 PROCESSOR = "preprocessor_config.json"
 
-_IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
+IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 
 
 class MaeFamily(Family):
@@ -45,7 +45,7 @@ class MaeFamily(Family):
         }
         processor = config.beside(PROCESSOR)
         scale = {
-            ours: tuple(processor.get(name, _IMAGENET[name] if channels == 3 else default))
+            ours: tuple(processor.get(name, IMAGENET[name] if channels == 3 else default))
             for ours, name, default in (
                 ("mean", "image_mean", (0.0,)),
                 ("std", "image_std", (1.0,)),
@@ -174,7 +174,7 @@ class MaeFamily(Family):
         }
         return Table(
             rows,
-            buffers={name: _with_class(encoder, width) for name, width in positions.values()},
+            buffers={name: with_class(encoder, width) for name, width in positions.values()},
             needed={part: (name,) for part, (name, _) in positions.items()},
             spellings={"decoder.decoder_encoder.layer.": "decoder.decoder_layers."},
         )
@@ -188,7 +188,7 @@ def _sizes(experiment: Experiment) -> tuple[VitConfig, DecoderConfig]:
     return model.encoder, model.decoder
 
 
-def _with_class(encoder: VitConfig, width: int) -> np.ndarray:
+def with_class(encoder: VitConfig, width: int) -> np.ndarray:
     """The positions, after those of the class token, which are zeros."""
     return np.pad(np.asarray(encoder.positions(width)), ((1, 0), (0, 0)))[None]
 

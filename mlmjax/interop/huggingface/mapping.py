@@ -103,6 +103,13 @@ def query_key_value_bias(heads: int) -> Change:
     )
 
 
+def fused(change: Change, count: int) -> Change:
+    """The same change of one tensor that holds its ``count``, one after the other along the first axis."""
+    return _one(
+        lambda a: change.ours(np.split(a, count)), lambda a: np.concatenate(change.theirs(a))
+    )
+
+
 def joined_heads(heads: int) -> Change:
     """A weight (outputs, heads x size) and a kernel (heads, size, outputs)."""
     return _one(

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding
@@ -18,7 +19,7 @@ from mlmjax.experiment import Experiment, validation_message
 from mlmjax.interop.huggingface.families import family_of
 from mlmjax.interop.huggingface.family import Given, Table
 from mlmjax.interop.huggingface.origin import CONFIG, Origin
-from mlmjax.interop.huggingface.tensors import Tensors
+from mlmjax.interop.huggingface.tensors import Tensors, Weights
 from mlmjax.sharding import AnyMesh, parameter_shardings
 from mlmjax.training.folder import Run
 from mlmjax.training.state import Parameters, build_parameters, module_graph, shapes
@@ -34,16 +35,20 @@ class Imported:
     Attributes:
         run: as if it had been trained here.
         parameters: of its model.
-        origin: what it came with.
+        architecture: what the weights are of: a class of Hugging Face, or the name of another layout.
         untrained: parts of our model that the file has not; they are drawn.
         buffers: tensors of the file that are no parameters.
+        origin: what a model folder came with.
+        assumed: a sentence on what the file does not say.
     """
 
     run: Run
     parameters: Parameters
-    origin: Origin
+    architecture: str
     untrained: tuple[str, ...]
     buffers: tuple[str, ...]
+    origin: Origin | None = None
+    assumed: str = ""
 
 
 def from_huggingface(path: str | Path, *, mesh: AnyMesh | None = None) -> Run:
@@ -78,11 +83,47 @@ def read(folder: Path, *, mesh: AnyMesh | None = None) -> Imported:
         raise UserError(f"{folder / CONFIG}: {said}") from error
     prefix = family.prefix if any(name.startswith(family.prefix) for name in tensors) else ""
     table = family.table(experiment, prefix)
+    tokenizer = _tokenizer(folder, experiment)
+    imported = assemble(
+        tensors,
+        table,
+        experiment,
+        architecture=origin.architecture,
+        told_by=CONFIG,
+        tokenizer=tokenizer,
+        mesh=mesh,
+    )
+    return replace(imported, origin=origin)
+
+
+def assemble(
+    tensors: Weights,
+    table: Table,
+    experiment: Experiment,
+    *,
+    architecture: str,
+    told_by: str,
+    tokenizer: Tokenizer | None = None,
+    mesh: AnyMesh | None = None,
+) -> Imported:
+    """The model of some tensors.
+
+    Args:
+        tensors: of the model, each of which is read once.
+        table: what they become.
+        experiment: that would have trained it.
+        architecture: what the tensors are of.
+        told_by: what told the model's sizes, for messages.
+        tokenizer: of text.
+        mesh: devices over which the parameters are laid; by default one.
+
+    Raises:
+        UserError: tensors are missing, superfluous, of another shape, or not what they should repeat.
+    """
     aliases = {table.modern(name): name for name in tensors}
     graph, model = module_graph(experiment.model)
     named = _flat(shapes(model))
-    parts = _check(table, named, tensors, aliases)
-    tokenizer = _tokenizer(folder, experiment)
+    parts = _check(table, named, tensors, aliases, told_by)
     untrained = tuple(sorted({row.part for row in table.rows} - parts))
 
     shardings = _flat(parameter_shardings(mesh, model)) if mesh is not None else {}
@@ -102,12 +143,12 @@ def read(folder: Path, *, mesh: AnyMesh | None = None) -> Imported:
         nnx.merge(graph, parameters),
         experiment,
         0,
-        str(folder),
+        str(tensors.path),
         tokenizer,
         untrained=untrained,
     )
     buffers = tuple(aliases[name] for name in table.buffers if name in aliases)
-    return Imported(run, parameters, origin, untrained, buffers)
+    return Imported(run, parameters, architecture, untrained, buffers)
 
 
 def _drawn(
@@ -129,8 +170,9 @@ def _placed(whole: Any, sharding: NamedSharding | None) -> jax.Array:
 def _check(
     table: Table,
     named: Mapping[tuple[str, ...], jax.ShapeDtypeStruct],
-    tensors: Tensors,
+    tensors: Weights,
     aliases: Mapping[str, str],
+    told_by: str,
 ) -> set[str]:
     """The parts of the model that the files hold.
 
@@ -150,12 +192,12 @@ def _check(
         if part in parts and name not in aliases
     ]
     if missing:
-        raise UserError(f"{tensors.folder} lacks {_listed(missing)}.")
+        raise UserError(f"{tensors.path} lacks {_listed(missing)}.")
     known = {*wanted, *table.copies, *table.buffers}
     extra = [f"{name} {tensors[aliases[name]].shape}" for name in aliases if name not in known]
     if extra:
         raise UserError(
-            f"{tensors.folder} has tensors that the model of its {CONFIG} does not: {_listed(extra)}."
+            f"{tensors.path} has tensors that the model of its {told_by} does not: {_listed(extra)}."
         )
     other = [
         f"{name} is {tensors[aliases[name]].shape} and not {shape}"
@@ -163,28 +205,32 @@ def _check(
         if name in aliases and tensors[aliases[name]].shape != shape
     ]
     if other:
-        raise UserError(f"{tensors.folder} does not fit its {CONFIG}: {_listed(other)}.")
+        raise UserError(f"{tensors.path} does not fit its {told_by}: {_listed(other)}.")
     for copy, original in table.copies.items():
         if copy in aliases and original in aliases and not _alike(tensors, aliases, copy, original):
             raise UserError(
-                f"{tensors.folder}: {copy} is not a copy of {original}. Models whose decoder is not the "
+                f"{tensors.path}: {copy} is not a copy of {original}. Models whose decoder is not the "
                 "token table (tied) are not supported."
             )
     for name, value in table.buffers.items():
         if name in aliases and not _is(tensors.read(aliases[name]), value):
             raise UserError(
-                f"{tensors.folder}: {name} has not the values that the model has there (0, 1, ... or sines and "
+                f"{tensors.path}: {name} has not the values that the model has there (0, 1, ... or sines and "
                 f"cosines), or another shape than {value.shape}."
             )
     return parts
 
 
 def _is(found: np.ndarray, value: np.ndarray) -> bool:
-    """Is a tensor what it must be, but for rounding?"""
-    return found.shape == value.shape and bool(np.allclose(found, value, rtol=0, atol=1e-5))
+    """Is a tensor what it must be, but for rounding, which half precision does more of?"""
+    floating = jnp.issubdtype(found.dtype, jnp.floating)
+    rounding = float(jnp.finfo(found.dtype).eps) if floating else 0.0
+    return found.shape == value.shape and bool(
+        np.allclose(found.astype(value.dtype), value, rtol=0, atol=max(1e-5, rounding))
+    )
 
 
-def _alike(tensors: Tensors, aliases: Mapping[str, str], first: str, second: str) -> bool:
+def _alike(tensors: Weights, aliases: Mapping[str, str], first: str, second: str) -> bool:
     return np.array_equal(tensors.read(aliases[first]), tensors.read(aliases[second]))
 
 

@@ -46,8 +46,22 @@ class Tensor:
     file: Path
 
 
-class Tensors(Mapping[str, Tensor]):
-    """The tensors of a model folder: what they are, and each when it is asked for."""
+class Weights(Mapping[str, Tensor]):
+    """Named tensors: what they are, and each when it is asked for.
+
+    Attributes:
+        path: of the folder or file that holds them.
+    """
+
+    path: Path
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor's values, in the type that the file has."""
+        raise NotImplementedError
+
+
+class Tensors(Weights):
+    """The tensors of a model folder."""
 
     def __init__(self, folder: Path):
         """Read the headers.
@@ -55,7 +69,7 @@ class Tensors(Mapping[str, Tensor]):
         Raises:
             UserError: there are no safetensors, or they are damaged.
         """
-        self.folder = folder
+        self.path = folder
         self._found = {name: tensor for file in _files(folder) for name, tensor in _header(file)}
 
     def __getitem__(self, name: str) -> Tensor:
@@ -68,7 +82,7 @@ class Tensors(Mapping[str, Tensor]):
         return len(self._found)
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor's values, in the type that the file has.
+        """See :meth:`Weights.read`.
 
         The file is mapped for this tensor alone, so that what was read before does not stay in memory.
         """
