@@ -1,5 +1,6 @@
 """Vision transformer (Dosovitskiy et al. 2021, section 3.1), able to encode a part of the patches."""
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 import jax
@@ -21,7 +22,7 @@ Size = Annotated[int, Field(gt=0)]
 
 
 class ImageTransformerConfig(TransformerConfig):
-    """A stack of blocks over patches: pre-norm, without dropout, at positions that are not learned."""
+    """A stack of blocks over patches: pre-norm, without dropout."""
 
     norm: Literal["post", "pre"] = "pre"
     """Normalise before each sub-layer, as ViT does, or after each residual sum."""
@@ -37,7 +38,7 @@ class ImageTransformerConfig(TransformerConfig):
 
     @model_validator(mode="after")
     def _has_positions(self) -> Self:
-        if self.hidden % 4:
+        if self.hidden % 4 and not getattr(self, "learned_positions", False):
             raise ValueError(
                 f"hidden {self.hidden} is not a multiple of 4, which sine-cosine positions need"
             )
@@ -58,6 +59,9 @@ class VitConfig(ImageTransformerConfig):
     """A learned vector in place of masked patches, for the corruption ``vector`` (SimMIM)."""
     input: PixelScale = PixelScale()
     """How raw pixels are scaled."""
+    learned_positions: bool = False
+    """Positions that are parameters, the class token's too, as ViT has them (Dosovitskiy et al. 2021, section 3.1);
+    by default they are sines and cosines, as MAE has them, and the class token has none."""
     positions_of: tuple[Size, Size] | None = None
     """Image size whose positions are stretched over the image, for a model that was trained on it; by default
     the image's own."""
@@ -126,10 +130,14 @@ class VitConfig(ImageTransformerConfig):
         return self.updated(image=image, positions_of=self.positions_of or self.image)
 
     def positions(self, width: int | None = None) -> Float[Array, "patches hidden"]:
-        """Of each patch, as wide as the hidden states or, for a decoder, as wide as its own."""
+        """Sines and cosines of each patch, as wide as the hidden states or, for a decoder, as wide as its own."""
+        return sine_cosine_2d(self.grid, width or self.hidden, over=self.positions_grid)
+
+    @property
+    def positions_grid(self) -> tuple[int, int]:
+        """Patches down and across the image whose positions are stretched over the model's."""
         over = self.positions_of or self.image
-        stretched = over[0] // self.patch[0], over[1] // self.patch[1]
-        return sine_cosine_2d(self.grid, width or self.hidden, over=stretched)
+        return over[0] // self.patch[0], over[1] // self.patch[1]
 
 
 class Vit(nnx.Module):
@@ -152,6 +160,12 @@ class Vit(nnx.Module):
         self.masked_vector = (
             learned_vector(hidden, std=std, rngs=rngs) if config.masked_vector else None
         )
+        self.position = None
+        if config.learned_positions:
+            places = math.prod(config.positions_grid) + int(config.class_token)
+            self.position = nnx.Param(
+                initializer(std)(rngs.params(), (places, hidden)), axes=(None, "embed")
+            )
         self.blocks = Transformer(config, rngs=rngs)
         if config.initial == "xavier":
             xavier_uniform(self, rngs=rngs)
@@ -182,7 +196,7 @@ class Vit(nnx.Module):
             UserError: patches are to be replaced, and the model has no vector for it.
         """
         config = self.config
-        position = config.positions()
+        first, position = self.positions()
         if visible is not None:
             patches = gather_patches(patches, visible)
             position = position[visible.positions]
@@ -199,12 +213,26 @@ class Vit(nnx.Module):
         embedded = embedded + position.astype(embedded.dtype)
         valid = None if visible is None or exact else visible.weight > 0
         if self.class_token is not None:
-            embedded = prepend(self.class_token[...], embedded)
+            token = self.class_token[...]
+            embedded = prepend(token if first is None else token + first, embedded)
             if valid is not None:
                 valid = jnp.pad(valid, ((0, 0), (1, 0)), constant_values=True)
         keys = (None, None) if key is None else tuple(jax.random.split(key))
         embedded = dropout(embedded, config.dropout, key=keys[0])
         return self.blocks(embedded, Visibility(valid), keys[1], every_layer=every_layer)
+
+    def positions(self) -> tuple[Float[Array, " hidden"] | None, Float[Array, "patches hidden"]]:
+        """What is added to the class token, and to each patch; learned ones are stretched by bicubic interpolation."""
+        config = self.config
+        if self.position is None:
+            return None, config.positions()
+        learned, extra = self.position[...], int(config.class_token)
+        patches = learned[extra:]
+        if config.grid != config.positions_grid:
+            grid = patches.reshape(*config.positions_grid, -1)
+            resized = jax.image.resize(grid, (*config.grid, grid.shape[-1]), "cubic")
+            patches = resized.reshape(-1, grid.shape[-1])
+        return learned[0] if extra else None, patches
 
 
 def learned_vector(width: int, *, std: float, rngs: nnx.Rngs) -> nnx.Param:

@@ -64,6 +64,7 @@ class Run:
         folder: from which it was read.
         tokenizer: where examples are texts.
         untrained: parts of the model that were drawn, because the weights that were imported did not have them.
+        classes: names of those that a classifier tells apart, by number.
     """
 
     model: Any
@@ -72,6 +73,7 @@ class Run:
     folder: str
     tokenizer: Tokenizer | None = None
     untrained: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 class RunFolder:
@@ -245,16 +247,16 @@ class RunFolder:
         """Parts of the model that imported weights did not have."""
         return tuple((self.imported() or {}).get("untrained", ()))
 
-    def classes(self, experiment: Experiment) -> int | None:
-        """Number of the classes that a classifier was trained on; None of other runs.
+    def classes(self, experiment: Experiment) -> tuple[str, ...]:
+        """Names of the classes that a classifier was trained on; none of other runs.
 
         Raises:
-            UserError: the manifest, which tells it, is missing or damaged.
+            UserError: the manifest, which tells them, is missing or damaged.
         """
         if "labels" not in experiment.data.spec():
-            return None
+            return ()
         try:
-            return len(json.loads(self.manifest.read_text())["data"].get("classes", ())) or None
+            return tuple(json.loads(self.manifest.read_text())["data"].get("classes", ()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self.manifest}, which tells the classes, is missing or damaged: {error}."
@@ -313,7 +315,8 @@ def load(
     if config.data.abstract_vocabulary() is not None:
         tokenizer = Tokenizer.load(files.tokenizer)
     vocabulary = None if tokenizer is None else tokenizer.vocabulary
-    fitted = config.fitted(vocabulary, classes=files.classes(config), check=False)
+    classes = files.classes(config)
+    fitted = config.fitted(vocabulary, classes=len(classes) or None, check=False)
     graph, model = module_graph(fitted.model)
     step = files.latest_step() if step is None else step
     if step is None:
@@ -324,7 +327,9 @@ def load(
     with Checkpoints(files.checkpoints) as checkpoints:
         parameters = checkpoints.restore_parameters(_here(shapes(model)), step)
     untrained = files.untrained() if step == 0 else ()
-    return Run(nnx.merge(graph, parameters), fitted, step, str(files.path), tokenizer, untrained)
+    return Run(
+        nnx.merge(graph, parameters), fitted, step, str(files.path), tokenizer, untrained, classes
+    )
 
 
 def manifest(experiment: Experiment, prepared: Prepared) -> dict[str, Any]:

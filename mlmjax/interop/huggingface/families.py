@@ -2,13 +2,29 @@
 
 from mlmjax.core.errors import UserError
 from mlmjax.experiment import Experiment
-from mlmjax.interop.huggingface.bert import BertFamily, RobertaFamily
+from mlmjax.interop.huggingface.bert import (
+    BertClassifierFamily,
+    BertFamily,
+    PreNormClassifierFamily,
+    PreNormFamily,
+    RobertaClassifierFamily,
+    RobertaFamily,
+)
 from mlmjax.interop.huggingface.family import Family
 from mlmjax.interop.huggingface.mae import MaeFamily
-from mlmjax.models.bert import BertConfig
-from mlmjax.models.mae import MaeConfig
+from mlmjax.interop.huggingface.vit import VitClassifierFamily, VitFamily
 
-FAMILIES: tuple[Family, ...] = (BertFamily(), RobertaFamily(), MaeFamily())
+FAMILIES: tuple[Family, ...] = (
+    BertFamily(),
+    RobertaFamily(),
+    PreNormFamily(),
+    MaeFamily(),
+    VitFamily(),
+    BertClassifierFamily(),
+    RobertaClassifierFamily(),
+    PreNormClassifierFamily(),
+    VitClassifierFamily(),
+)
 
 
 def family_of(architecture: str) -> Family:
@@ -24,19 +40,21 @@ def family_of(architecture: str) -> Family:
     raise UserError(f"The architecture {architecture} is not supported; supported are {known}.")
 
 
-def family_for(experiment: Experiment) -> Family:
-    """The family whose classes can hold a model of ours.
+def architectures_for(experiment: Experiment) -> dict[str, Family]:
+    """Their classes that can hold a model of ours, with their families; the first is for pretraining.
 
     Raises:
         UserError: there is none.
     """
     model = experiment.model
-    if type(model) is BertConfig:
-        for family in (BertFamily(), RobertaFamily()):
-            if model.position_offset == family.offset:
-                return family
-    if type(model) is MaeConfig:
-        return MaeFamily()
-    raise UserError(
-        f"{type(model).__name__} has no counterpart among Hugging Face's classes that is supported."
-    )
+    found = {
+        name: family
+        for family in FAMILIES
+        if family.holds(model)
+        for name in family.architectures
+    }
+    if not found:
+        raise UserError(
+            f"{type(model).__name__} has no counterpart among Hugging Face's classes that is supported."
+        )
+    return found

@@ -11,6 +11,8 @@ import numpy as np
 from mlmjax.core.errors import UserError
 from mlmjax.experiment import Experiment
 from mlmjax.interop.huggingface.mapping import Row
+from mlmjax.models.base import ModelConfig
+from mlmjax.training.folder import Run
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -32,13 +34,15 @@ class Table:
         rows: what its parameters are made of.
         copies: tensors that are others, by name; read only to see that they are.
         buffers: tensors that are no parameters, with their values; read only to see that they have them.
-        needed: those of them that a part has in any file, by part.
+        kept: tensors that are no part of our models, such as a pooler's of images; they come back as they were.
+        needed: those of the buffers that a part has in any file, by part.
         spellings: beginnings of names that some files have, and what they are here.
     """
 
     rows: list[Row]
     copies: dict[str, str] = field(default_factory=dict)
     buffers: dict[str, np.ndarray] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
     needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     spellings: dict[str, str] = field(default_factory=dict)
 
@@ -63,6 +67,10 @@ class Family:
     encoder: ClassVar[str]
     """Their class of the encoder alone, whose tensors have no prefix."""
 
+    def holds(self, model: ModelConfig) -> bool:
+        """Can a class of the family hold a model of ours?"""
+        raise NotImplementedError
+
     def experiment(self, config: "Given") -> Experiment:
         """An experiment that pretrains such a model further.
 
@@ -71,7 +79,11 @@ class Family:
         """
         raise NotImplementedError
 
-    def config(self, experiment: Experiment, tokenizer: Any) -> dict[str, Any]:
+    def classes(self, config: "Given") -> tuple[str, ...]:
+        """Names of the classes that a classifier tells apart."""
+        return ()
+
+    def config(self, run: Run) -> dict[str, Any]:
         """The content of config.json for a model of ours.
 
         Raises:
@@ -141,6 +153,30 @@ class Given:
                 f"{self.file}: hidden_act is {found!r}; supported are {', '.join(ACTIVATIONS)}."
             )
         return ACTIVATIONS[found]
+
+
+def class_names(config: Given) -> tuple[str, ...]:
+    """Names of the classes, by number.
+
+    Raises:
+        UserError: they are not numbered 0, 1, ...
+    """
+    named = config.entries.get("id2label")
+    if named is None:
+        return tuple(f"LABEL_{number}" for number in range(config("num_labels", 2)))
+    try:
+        return tuple(str(named[str(number)]) for number in range(len(named)))
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{config.file}: the entry id2label does not name classes 0, 1, ...") from error
+
+
+def class_entries(run: Run) -> dict[str, Any]:
+    """Entries of config.json that name the classes of a run's classifier."""
+    return {
+        "id2label": dict(enumerate(run.classes)),
+        "label2id": {name: number for number, name in enumerate(run.classes)},
+        "problem_type": "single_label_classification",
+    }
 
 
 def their_activation(ours: str) -> str:

@@ -65,6 +65,7 @@ def _write(imported: Imported, source: Path, files: RunFolder, out: Path) -> Non
             "untrained": list(imported.untrained),
         },
         "tokenizer": None if run.tokenizer is None else run.tokenizer.hash,
+        **({"data": {"classes": list(run.classes)}} if run.classes else {}),
         "model": config.model.model_dump(mode="json"),
     }
     files.manifest.write_text(json.dumps(record, indent=2) + "\n")

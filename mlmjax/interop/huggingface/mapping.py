@@ -72,6 +72,9 @@ def _one(ours: Callable, theirs: Callable) -> Change:
 SAME = _one(lambda a: a, lambda a: a)
 """Vectors and tables."""
 
+LEADING = _one(lambda a: a[0], lambda a: a[None])
+"""A tensor with an axis of size 1 before those of ours."""
+
 TRANSPOSED = _one(np.transpose, np.transpose)
 """A weight that PyTorch keeps as (outputs, inputs)."""
 
@@ -124,6 +127,11 @@ def padded(rows: int, columns: int) -> Change:
         return np.pad(array, [(0, columns - rows)] + [(0, 0)] * (array.ndim - 1))
 
     return SAME if rows == columns else _one(ours, lambda a: a[:rows])
+
+
+def below(rows: int) -> Change:
+    """A table with so many rows, zeros that nothing reads, below those that ours has."""
+    return _one(lambda a: a[rows:], lambda a: np.pad(a, [(rows, 0)] + [(0, 0)] * (a.ndim - 1)))
 
 
 def patches(height: int, width: int, channels: int) -> Change:

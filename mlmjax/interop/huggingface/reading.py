@@ -76,8 +76,9 @@ def read(folder: Path, *, mesh: AnyMesh | None = None) -> Imported:
     tensors = Tensors(folder)
     origin = Origin.of(folder, tensors)
     family = family_of(origin.architecture)
+    given = Given(origin.config, folder / CONFIG)
     try:
-        experiment = family.experiment(Given(origin.config, folder / CONFIG))
+        experiment = family.experiment(given)
     except (ValidationError, TypeError) as error:
         said = validation_message(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"{folder / CONFIG}: {said}") from error
@@ -93,7 +94,8 @@ def read(folder: Path, *, mesh: AnyMesh | None = None) -> Imported:
         tokenizer=tokenizer,
         mesh=mesh,
     )
-    return replace(imported, origin=origin)
+    run = replace(imported.run, classes=family.classes(given))
+    return replace(imported, run=run, origin=origin)
 
 
 def assemble(
@@ -147,7 +149,8 @@ def assemble(
         tokenizer,
         untrained=untrained,
     )
-    buffers = tuple(aliases[name] for name in table.buffers if name in aliases)
+    kept = (*table.buffers, *table.kept)
+    buffers = tuple(aliases[name] for name in kept if name in aliases)
     return Imported(run, parameters, architecture, untrained, buffers)
 
 
@@ -193,7 +196,7 @@ def _check(
     ]
     if missing:
         raise UserError(f"{tensors.path} lacks {_listed(missing)}.")
-    known = {*wanted, *table.copies, *table.buffers}
+    known = {*wanted, *table.copies, *table.buffers, *table.kept}
     extra = [f"{name} {tensors[aliases[name]].shape}" for name in aliases if name not in known]
     if extra:
         raise UserError(

@@ -14,7 +14,7 @@ from flax import nnx
 from mlmjax.core.errors import UserError
 from mlmjax.data.tokenizer import Tokenizer
 from mlmjax.interop.huggingface.card import model_card
-from mlmjax.interop.huggingface.families import family_for, family_of
+from mlmjax.interop.huggingface.families import architectures_for, family_of
 from mlmjax.interop.huggingface.family import Family, Table
 from mlmjax.interop.huggingface.origin import CONFIG, SIDE, Origin
 from mlmjax.interop.huggingface.tensors import write
@@ -47,9 +47,9 @@ def to_huggingface(run: Run, folder: str | Path, *, architecture: str | None = N
     out = Path(folder)
     if out.exists():
         raise UserError(f"--out {out} exists: choose another, or remove it.")
-    family = family_for(run.config)
     origin = Origin.behind(Path(run.folder))
-    name = _architecture(run, family, origin, architecture)
+    name = _architecture(run, origin, architecture)
+    family = family_of(name)
     tensors = _tensors(run, family, name, origin)
     partial = out.with_name(out.name + _PARTIAL)
     try:
@@ -77,17 +77,18 @@ def to_huggingface(run: Run, folder: str | Path, *, architecture: str | None = N
     return name
 
 
-def _architecture(run: Run, family: Family, origin: Origin | None, asked: str | None) -> str:
+def _architecture(run: Run, origin: Origin | None, asked: str | None) -> str:
     """The class that is written.
 
     Raises:
-        UserError: it is not one of the family, or has parts that were never trained.
+        UserError: the model does not fit it, or it has parts that were never trained.
     """
-    known = family.architectures
+    known = architectures_for(run.config)
+    before = None if origin is None else origin.architecture
     if asked is None:
         name = next(iter(known))
-        if origin is not None and (run.untrained or "mlm" in known[origin.architecture]):
-            name = origin.architecture
+        if before in known and (run.untrained or "mlm" in known[before].architectures[before]):
+            name = before
     elif asked in known:
         name = asked
     else:
@@ -96,8 +97,8 @@ def _architecture(run: Run, family: Family, origin: Origin | None, asked: str | 
             if not _known(asked)
             else f"--architecture {asked} is for other models; this one can be {', '.join(known)}."
         )
-    drawn = sorted(set(known[name]) & set(run.untrained) - {"pooler"})
-    if drawn and (origin is None or name != origin.architecture):
+    drawn = sorted(set(known[name].architectures[name]) & set(run.untrained) - {"pooler"})
+    if drawn and name != before:
         raise UserError(
             f"{name} needs {', '.join(drawn)}, which the imported weights did not have: train the run first, or "
             f"choose another with --architecture: {', '.join(known)}."
@@ -167,8 +168,8 @@ def _config(
     origin: Origin | None,
     tensors: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
-    ours = family.config(run.config, run.tokenizer)
-    if origin is not None:
+    ours = family.config(run)
+    if origin is not None and origin.architecture in family.architectures:
         # What we do not know of is kept; what we know has not changed, but for the trained parts.
         ours = ours | origin.config
     types = {tensor.dtype.name for tensor in tensors.values() if tensor.dtype.kind != "i"}

@@ -6,7 +6,6 @@ from typing import Any
 
 from mlmjax.core.errors import UserError
 from mlmjax.interop.huggingface.family import Table
-from mlmjax.interop.huggingface.mae import IMAGENET, with_class
 from mlmjax.interop.huggingface.mapping import (
     Row,
     fused,
@@ -19,6 +18,7 @@ from mlmjax.interop.huggingface.mapping import (
     reshaped,
 )
 from mlmjax.interop.huggingface.tensors import Weights
+from mlmjax.interop.huggingface.vit import IMAGENET, with_class
 from mlmjax.models.mae import DecoderConfig, MaeConfig
 from mlmjax.models.vit import VitConfig
 from mlmjax.targets import PixelScale
