@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
-from pathlib import Path
 from typing import Annotated, Literal, SupportsInt
 
 import numpy as np
@@ -14,11 +13,12 @@ import tokenizers
 from etils import epath
 from jaxtyping import Int
 from pydantic import Field
-from tokenizers import models, processors
+from tokenizers import processors
 
 from mlmjax.core.config import Config
 from mlmjax.core.errors import UserError
 from mlmjax.core.vocabulary import Vocabulary
+from mlmjax.data import tokenizer_files as files
 from mlmjax.data import tokenizer_training as training
 from mlmjax.data.documents import normalise
 from mlmjax.data.encoding import Encoding, Encodings, Memory, divisible, edges, joined
@@ -37,7 +37,8 @@ class TokenizerConfig(Config):
     """Which tokenizer: one that is loaded, or the kind and size of one that is trained."""
 
     path: str | None = None
-    """A ``tokenizer.json`` or a WordPiece ``vocab.txt``; none trains one on the training part."""
+    """A ``tokenizer.json``, a WordPiece ``vocab.txt``, or a byte-level ``vocab.json`` with its ``merges.txt``; none
+    trains one on the training part."""
     model: Literal["wordpiece", "byte_bpe", "unigram"] = "wordpiece"
     """The kind to train: WordPiece (BERT), byte-level BPE (RoBERTa) or Unigram (ALBERT)."""
     vocabulary: Annotated[int, Field(ge=64)] = 4096
@@ -162,29 +163,29 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: epath.PathLike, *, lowercase: bool = True) -> "Tokenizer":
-        """Read a ``tokenizer.json``, or a WordPiece ``vocab.txt`` (one token a line).
+        """Read a ``tokenizer.json``, a WordPiece ``vocab.txt`` (one token a line), or the ``vocab.json`` and
+        ``merges.txt`` of RoBERTa's byte-level BPE.
 
         Args:
-            path: the file, or a folder that holds one of the two.
+            path: the file, for a pair either of them, or a folder that holds one of the three.
             lowercase: whether the tokenizer of a ``vocab.txt`` lowers case and strips accents.
 
         Raises:
             UserError: the file is missing, not a tokenizer, or lacks a special token.
         """
-        file = _file(path)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"The tokenizer {file} cannot be read: {error}") from error
+        file = files.find(path)
+        if file.name in (files.VOCABULARY, files.MERGES):
+            return cls(files.byte_bpe(file.parent), f"{file.parent / files.VOCABULARY}")
         if file.suffix == ".txt":
-            return cls(_wordpiece_from_lines(text.splitlines(), file, lowercase), f"{file}")
+            return cls(files.wordpiece(file, lowercase=lowercase), f"{file}")
+        text = files.read(file)
         try:
             json.loads(text)
             raw = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception
             raise UserError(
                 f"{file} is not a tokenizer: {error}. Give a tokenizer.json of the tokenizers "
-                "library or a WordPiece vocab.txt (--data.tokenizer.path)."
+                "library, a WordPiece vocab.txt, or a vocab.json with its merges.txt (--data.tokenizer.path)."
             ) from error
         return cls(raw, f"{file}")
 
@@ -280,31 +281,3 @@ def _vocabulary(raw: tokenizers.Tokenizer, source: str) -> Vocabulary:
             "--data.tokenizer.path, or leave it out to train one."
         )
     return Vocabulary(size=size, special=special, **named)
-
-
-def _file(path: epath.PathLike) -> epath.Path:
-    found = epath.Path(path)
-    if found.is_dir():
-        inside = [found / name for name in ("tokenizer.json", "vocab.txt")]
-        found = next((file for file in inside if file.exists()), inside[0])
-    if not found.exists():
-        raise UserError(f"There is no tokenizer at {found} (--data.tokenizer.path).")
-    return found
-
-
-def _wordpiece_from_lines(
-    lines: Sequence[str], file: epath.Path | Path, lowercase: bool
-) -> tokenizers.Tokenizer:
-    """BERT's tokenizer over a vocabulary of one token a line."""
-    tokens = [line.strip() for line in lines]
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    ids = {token: place for place, token in enumerate(tokens)}
-    if not tokens or len(ids) < len(tokens):
-        twice = next((t for i, t in enumerate(tokens) if ids[t] != i), None)
-        what = f"repeats the token {twice!r}" if tokens else "is empty"
-        raise UserError(f"The vocabulary {file} {what}; it must hold one token a line, each once.")
-    raw = tokenizers.Tokenizer(
-        models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
-    )
-    return training.dress_wordpiece(raw, lowercase=lowercase)

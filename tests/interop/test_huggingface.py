@@ -147,6 +147,43 @@ def test_an_imported_run_is_used_trained_and_exported(
     assert same
 
 
+def with_byte_level_bpe(folder: Path) -> Path:
+    """A RoBERTa of the golden vocab.json's size, with the vocabulary in two files as older folders have it."""
+    write_folder(golden("huggingface_roberta_mlm"), folder)
+    record = json.loads((GOLDEN / "roberta_tokenizer.json").read_text())
+    for name, text in record["files"].items():
+        (folder / name).write_text(text)
+    size, weights = len(json.loads(record["files"]["vocab.json"])), folder / "model.safetensors"
+    tensors, entries = load_file(weights), json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(entries | {"vocab_size": size}))
+    more = {
+        name: np.resize(tensor, (size, *tensor.shape[1:]))
+        for name, tensor in tensors.items()
+        if tensor.shape[:1] == (entries["vocab_size"],)
+    }
+    save_file(tensors | more, weights, metadata={"format": "pt"})
+    return folder
+
+
+def test_a_folder_with_vocab_json_and_merges_is_imported_and_comes_back(tmp_path: Path) -> None:
+    source = with_byte_level_bpe(tmp_path / "model")
+    import_run(source, tmp_path / "run")
+    run = mlmjax.load(tmp_path / "run")
+    assert mlmjax.fill_mask(run, "the <mask> of the array").masks
+    mlmjax.to_huggingface(run, tmp_path / "back")
+    for name in ("vocab.json", "merges.txt", "model.safetensors"):
+        assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
+def test_half_of_a_byte_level_vocabulary_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    source = with_byte_level_bpe(tmp_path / "model")
+    (source / name).unlink()
+    with pytest.raises(UserError, match=rf"lacks .*model/{name}, without which"):
+        import_run(source, tmp_path / "run")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["model"]
+
+
 def _broken(tmp_path: Path, what: str) -> tuple[Path, str]:
     source = folder_of("huggingface_bert_mlm", tmp_path / "model")
     weights, config = source / "model.safetensors", source / "config.json"

@@ -31,7 +31,8 @@ def import_run(source: Path, out: Path, reader: Callable[[Path], Imported] = rea
     run = imported.run
     if run.tokenizer is None and run.config.data.abstract_vocabulary() is not None:
         raise UserError(
-            f"{source} holds no tokenizer: put its tokenizer.json or vocab.txt beside the weights."
+            f"{source} holds no tokenizer: put its tokenizer.json, its vocab.txt, or its vocab.json and merges.txt "
+            "beside the weights."
         )
     partial = out.with_name(out.name + _PARTIAL)
     try:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.tokenizer import Tokenizer
+from mlmjax.data.tokenizer_files import FILES
 from mlmjax.experiment import Experiment, validation_message
 from mlmjax.interop.huggingface.families import family_of
 from mlmjax.interop.huggingface.family import Given, Table
@@ -245,7 +246,7 @@ def _tokenizer(folder: Path, experiment: Experiment) -> Tokenizer | None:
     """
     if experiment.data.abstract_vocabulary() is None:
         return None
-    files = [folder / name for name in ("tokenizer.json", "vocab.txt") if (folder / name).is_file()]
+    files = [folder / name for name in FILES if (folder / name).is_file()]
     if not files:
         return None
     tokenizer = Tokenizer.load(files[0], lowercase=_lowercase(folder))

@@ -5,7 +5,6 @@ numbers of one storage, uncompressed. A pickle is a program that may call any fu
 have stand-ins that only note what they are given, and all others end the reading.
 """
 
-import argparse
 import io
 import pickle
 import struct
@@ -14,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
+from zipfile import ZIP_STORED, ZipFile
 
 import ml_dtypes
 import numpy as np
@@ -126,7 +125,7 @@ class _Reader(pickle.Unpickler):
         Raises:
             UserError: it has none.
         """
-        if (module, name) == ("argparse", argparse.Namespace.__name__):
+        if (module, name) == ("argparse", "Namespace"):
             return self.arguments
         if (module, name) not in _KNOWN:
             raise UserError(
@@ -157,7 +156,7 @@ class Checkpoint(Weights):
 
     Attributes:
         path: of the file.
-        arguments: the values of an ``argparse.Namespace`` that was saved as ``args``.
+        arguments: numbers and texts of an ``argparse.Namespace`` that was saved as ``args``.
     """
 
     arguments: Mapping[str, Any]
@@ -180,7 +179,8 @@ class Checkpoint(Weights):
             raise UserError(f"{path} is damaged: its {_PICKLE} cannot be read: {error}.") from error
         state = whole.get("model", whole) if isinstance(whole, dict) else whole
         args = whole.get("args") if isinstance(whole, dict) else None
-        self.arguments = vars(args) if isinstance(args, reader.arguments) else {}
+        told = vars(args) if isinstance(args, reader.arguments) else {}
+        self.arguments = {k: v for k, v in told.items() if isinstance(v, (bool, int, float, str))}
         self._views = dict(self._checked(state))
 
     def __getitem__(self, name: str) -> Tensor:
@@ -240,8 +240,10 @@ def _opened(path: Path) -> tuple[dict[str, _Entry], bytes]:
     try:
         with ZipFile(path) as archive, path.open("rb") as file:
             return _contents(path, archive, file)
-    except (BadZipFile, OSError, ValueError, struct.error, NotImplementedError) as error:
-        raise UserError(f"{path} is truncated or damaged: {error}.") from error
+    except UserError:
+        raise
+    except Exception as error:  # a damaged archive may end in any
+        raise UserError(f"{path} is truncated or damaged: {error or 'it ends early'}.") from error
 
 
 def _other_format(head: bytes) -> str:
