@@ -160,12 +160,12 @@ class Vit(nnx.Module):
         self.masked_vector = (
             learned_vector(hidden, std=std, rngs=rngs) if config.masked_vector else None
         )
-        self.position = None
-        if config.learned_positions:
-            places = math.prod(config.positions_grid) + int(config.class_token)
-            self.position = nnx.Param(
-                initializer(std)(rngs.params(), (places, hidden)), axes=(None, "embed")
-            )
+        places = math.prod(config.positions_grid) + int(config.class_token)
+        self.position = (
+            nnx.Param(initializer(std)(rngs.params(), (places, hidden)), axes=(None, "embed"))
+            if config.learned_positions
+            else None
+        )
         self.blocks = Transformer(config, rngs=rngs)
         if config.initial == "xavier":
             xavier_uniform(self, rngs=rngs)
@@ -222,7 +222,7 @@ class Vit(nnx.Module):
         return self.blocks(embedded, Visibility(valid), keys[1], every_layer=every_layer)
 
     def positions(self) -> tuple[Float[Array, " hidden"] | None, Float[Array, "patches hidden"]]:
-        """What is added to the class token, and to each patch; learned ones are stretched by bicubic interpolation."""
+        """What is added to the class token, and to each patch; learned positions are stretched bicubically."""
         config = self.config
         if self.position is None:
             return None, config.positions()

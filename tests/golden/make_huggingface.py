@@ -4,6 +4,7 @@ pip install torch==2.13.0 transformers numpy && python tests/golden/make_hugging
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,65 @@ TEXT = {
             "hidden_size": 8,
             "hidden_act": "relu",
             "type_vocab_size": 2,
+        },
+    ),
+}
+TEXT |= {
+    "bert_classifier": (
+        "BertForSequenceClassification",
+        {"vocab_size": 33, "num_attention_heads": 2, "hidden_size": 12, "num_labels": 3},
+    ),
+    "roberta_classifier": (
+        "RobertaForSequenceClassification",
+        {
+            "vocab_size": 35,
+            "num_attention_heads": 4,
+            "hidden_size": 8,
+            "type_vocab_size": 1,
+            "num_labels": 4,
+            "classifier_dropout": 0.3,
+        },
+    ),
+    "roberta_prenorm": (
+        "RobertaPreLayerNormForMaskedLM",
+        {
+            "vocab_size": 39,
+            "num_attention_heads": 3,
+            "hidden_size": 12,
+            "hidden_act": "gelu_new",
+            "type_vocab_size": 2,
+            "layer_norm_eps": 1e-5,
+            "pad_token_id": 0,
+        },
+    ),
+    "roberta_prenorm_classifier": (
+        "RobertaPreLayerNormForSequenceClassification",
+        {"vocab_size": 34, "num_attention_heads": 2, "hidden_size": 10, "num_labels": 2},
+    ),
+}
+VITS = {
+    "vit_encoder": (
+        "ViTModel",
+        {
+            "num_channels": 2,
+            "patch_size": 4,
+            "image_size": [8, 12],
+            "hidden_size": 18,
+            "num_attention_heads": 3,
+            "hidden_act": "gelu_new",
+        },
+    ),
+    "vit_classifier": (
+        "ViTForImageClassification",
+        {
+            "num_channels": 1,
+            "patch_size": 3,
+            "image_size": [9, 6],
+            "hidden_size": 12,
+            "num_attention_heads": 2,
+            "hidden_act": "relu",
+            "layer_norm_eps": 1e-3,
+            "num_labels": 5,
         },
     ),
 }
@@ -94,14 +154,14 @@ def text_case(architecture: str, options: dict[str, Any], *, packed: bool) -> di
     torch.manual_seed(len(architecture) + options["vocab_size"])
     cls = getattr(transformers, architecture)
     roberta = architecture.startswith("Roberta")
+    padding = {"pad_token_id": 1 if roberta else 0}
     config = cls.config_class(
         num_hidden_layers=3,
         intermediate_size=14,
         max_position_embeddings=LENGTH + 4,
         attn_implementation="eager",
         architectures=[architecture],
-        pad_token_id=1 if roberta else 0,
-        **options,
+        **padding | options,
     )
     model = cls(config).eval()
     with torch.no_grad():
@@ -118,7 +178,7 @@ def text_case(architecture: str, options: dict[str, Any], *, packed: bool) -> di
     given = {
         "input_ids": tokens,
         "token_type_ids": segments,
-        "position_ids": positions + (2 if roberta else 0),
+        "position_ids": positions + (config.pad_token_id + 1 if roberta else 0),
     }
     alike = documents[:, :, None] == documents[:, None, :]
     given["attention_mask"] = (
@@ -129,10 +189,15 @@ def text_case(architecture: str, options: dict[str, Any], *, packed: bool) -> di
     hidden_at = valid & (place % 2 == 1)
     labels = torch.where(hidden_at, (tokens * 3 + 1) % config.vocab_size, -100)
     is_next = torch.tensor([1, 0, 1])
+    classes = torch.arange(3) % config.num_labels
     out: dict[str, Any] = {}
     if architecture.endswith("Model"):
         found = model(**given, output_hidden_states=True)
         loss = (found.last_hidden_state[valid] ** 2).mean() + (found.pooler_output**2).mean()
+    elif architecture.endswith("SequenceClassification"):
+        found = model(**given, labels=classes, output_hidden_states=True)
+        loss = found.loss
+        out["class_logits"] = found.logits.detach().numpy()
     else:
         given["labels"] = labels
         if architecture == "BertForPreTraining":
@@ -151,6 +216,7 @@ def text_case(architecture: str, options: dict[str, Any], *, packed: bool) -> di
         "positions": positions,
         "labels": labels,
         "is_next": is_next,
+        "classes": classes,
     }
     return (
         out
@@ -232,11 +298,60 @@ def image_case(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
     )
 
 
+def vit_case(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
+    """A vision transformer's config, weights, pixels, hidden states, logits, loss and gradients."""
+    torch.manual_seed(options["hidden_size"])
+    cls = getattr(transformers, architecture)
+    config = cls.config_class(
+        num_hidden_layers=3,
+        intermediate_size=20,
+        attn_implementation="eager",
+        architectures=[architecture],
+        **options,
+    )
+    model = cls(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    channels = config.num_channels
+    pixels = torch.randint(0, 256, (3, *config.image_size, channels))
+    images = ((pixels / 255 - 0.25) / 0.5).permute(0, 3, 1, 2)
+    out: dict[str, Any] = {}
+    if architecture == "ViTModel":
+        found = model(images, output_hidden_states=True)
+        out["last"] = found.last_hidden_state.detach().numpy()
+        loss = (found.last_hidden_state**2).mean()
+    else:
+        classes = torch.arange(3)
+        found = model(images, labels=classes, output_hidden_states=True)
+        out["classes"] = classes.numpy().astype(np.int32)
+        out["class_logits"] = found.logits.detach().numpy()
+        loss = found.loss
+    loss.backward()
+    processor = {"image_mean": [0.25] * channels, "image_std": [0.5] * channels}
+    return (
+        out
+        | {
+            "config": np.array(json.dumps(config.to_dict())),
+            "processor": np.array(json.dumps(processor)),
+            "pixels": pixels.numpy().astype(np.uint8),
+            "hidden_states": np.stack([each.detach().numpy() for each in found.hidden_states]),
+            "loss": loss.detach().numpy(),
+        }
+        | {f"tensor/{name}": value.numpy() for name, value in saved(model).items()}
+        | {
+            f"gradient/{name}": value.grad.numpy()
+            for name, value in saved_names(model).items()
+            if value.grad is not None
+        }
+    )
+
+
 def saved_names(model: Any) -> dict[str, torch.nn.Parameter]:
     """Parameters under the names of published files, which differ from the module's in this version."""
     renamed = {}
     for name, value in model.named_parameters():
-        name = name.replace("vit.layers.", "vit.encoder.layer.")
+        name = re.sub(r"^(vit\.)?layers\.", r"\1encoder.layer.", name)
         if ".layer." in name or "decoder_layers." in name:
             for new, old in {
                 "attention.q_proj": "attention.attention.query",
@@ -269,6 +384,8 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     for name in ("bert_pretraining", "roberta_mlm"):
         architecture, options = TEXT[name]
         yield f"{name}_packed", text_case(architecture, options, packed=True)
+    for name, (architecture, options) in VITS.items():
+        yield name, vit_case(architecture, options)
     for name, (architecture, options) in IMAGES.items():
         yield name, image_case(architecture, options)
 

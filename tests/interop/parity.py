@@ -40,7 +40,39 @@ def close(found: Any, expected: Any, what: str) -> None:
 
 def check(case: dict[str, Any], folder: Path) -> None:
     """Hidden states layer by layer, logits, loss, and the gradient of every tensor."""
-    (_check_images if "pixels" in case else _check_text)(case, folder)
+    if "tokens" in case:
+        _check_text(case, folder)
+    else:
+        (_check_images if "visible" in case else _check_vit)(case, folder)
+
+
+def _check_vit(case: dict[str, Any], folder: Path) -> None:
+    imported = read(write_folder(case, folder))
+    graph, _ = nnx.split(imported.run.model)
+    pixels = jnp.asarray(case["pixels"])
+
+    def computed(parameters: Any) -> tuple[jax.Array, tuple[Any, Any]]:
+        model = nnx.merge(graph, parameters)
+        encoded = model.encode(model.patches(pixels), every_layer=True)
+        if "class_logits" not in case:
+            return (encoded.hidden**2).mean(), (encoded.layers, encoded.hidden)
+        logits = model.logits(pixels)
+        return _classified(logits, case), (encoded.layers, logits)
+
+    (loss, (layers, found)), gradients = jax.jit(jax.value_and_grad(computed, has_aux=True))(
+        imported.parameters
+    )
+    for layer, (ours, theirs) in enumerate(zip(layers, case["hidden_states"], strict=True)):
+        close(ours, theirs, f"the hidden state after {layer} blocks")
+    close(found, case.get("class_logits", case.get("last")), "what is computed from the last")
+    close(loss, case["loss"], "the loss")
+    _check_gradients(case, imported, gradients)
+
+
+def _classified(logits: jax.Array, case: dict[str, Any]) -> jax.Array:
+    """The mean cross-entropy."""
+    predicted = jax.nn.log_softmax(logits)
+    return -predicted[np.arange(len(predicted)), case["classes"]].mean()
 
 
 def _check_images(case: dict[str, Any], folder: Path) -> None:
@@ -82,7 +114,7 @@ def _check_text(case: dict[str, Any], folder: Path) -> None:
         zip(found["hidden"], case["hidden_states"], strict=True)
     ):
         close(ours[valid], theirs[valid], f"the hidden state after {layer} blocks")
-    for name in ("mlm_logits", "next_sentence_logits"):
+    for name in ("mlm_logits", "next_sentence_logits", "class_logits"):
         if name in case:
             rows = valid if name == "mlm_logits" else slice(None)
             close(found[name][rows], case[name][rows], name)
@@ -105,7 +137,12 @@ def _computed(
         every_layer=True,
     )
     hidden = encoded.hidden
-    found = {"hidden": encoded.layers}
+    # Their last is normalised at the end; of a stack that normalises after each sum it is so already.
+    found = {"hidden": jnp.concatenate([encoded.layers[:-1], hidden[None]])}
+    if "class_logits" in case:
+        rows = (jnp.asarray(case[name]) for name in ("tokens", "segments"))
+        found["class_logits"] = model.logits(*rows, visibility)
+        return _classified(found["class_logits"], case), found
     if "mlm_logits" not in case:
         pooled = jnp.tanh(model.pooler(hidden[:, 0]))
         return (hidden[case["valid"]] ** 2).mean() + (pooled**2).mean(), found

@@ -133,7 +133,9 @@ class BertFamily(Family):
             UserError: it has another.
         """
         blocks, theirs = model.activation, self.head_activation(model.activation)
-        if isinstance(model, BertConfig) and (model.head_activation or blocks) != (theirs or blocks):
+        if isinstance(model, BertConfig) and (model.head_activation or blocks) != (
+            theirs or blocks
+        ):
             raise UserError(
                 f"A model whose masked-token head has the activation '{model.head_activation or blocks}' cannot be "
                 f"exported: {self.encoder}'s has '{theirs or blocks}'. Train it with --model.head-activation "
@@ -265,7 +267,7 @@ class RobertaFamily(BertFamily):
 
 
 class PreNormFamily(RobertaFamily):
-    """RoBERTa that normalises before each sub-layer; the only such class of theirs, so that it holds all of ours."""
+    """RoBERTa that normalises before each sub-layer; it holds all of our models that do."""
 
     architectures: ClassVar = {
         "RobertaPreLayerNormForMaskedLM": ("encoder", "mlm"),
@@ -308,9 +310,7 @@ class _Classifier(BertFamily):
         model = BertClassifierConfig(
             head=self.ours, classes=len(class_names(config)), classifier_dropout=rate, **sizes
         )
-        data = TextData(
-            length=min(model.positions, 512), layout="documents", label_field="label"
-        )
+        data = TextData(length=min(model.positions, 512), layout="documents", label_field="label")
         return Experiment(model=model, objective=Classification(), data=data, optimizer=AdamW())
 
     def classes(self, config: Given) -> tuple[str, ...]:

@@ -48,10 +48,7 @@ def architectures_for(experiment: Experiment) -> dict[str, Family]:
     """
     model = experiment.model
     found = {
-        name: family
-        for family in FAMILIES
-        if family.holds(model)
-        for name in family.architectures
+        name: family for family in FAMILIES if family.holds(model) for name in family.architectures
     }
     if not found:
         raise UserError(

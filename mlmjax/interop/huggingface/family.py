@@ -35,6 +35,7 @@ class Table:
         copies: tensors that are others, by name; read only to see that they are.
         buffers: tensors that are no parameters, with their values; read only to see that they have them.
         kept: tensors that are no part of our models, such as a pooler's of images; they come back as they were.
+        absent: parts of our model that none of the classes has.
         needed: those of the buffers that a part has in any file, by part.
         spellings: beginnings of names that some files have, and what they are here.
     """
@@ -43,6 +44,7 @@ class Table:
     copies: dict[str, str] = field(default_factory=dict)
     buffers: dict[str, np.ndarray] = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
     needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     spellings: dict[str, str] = field(default_factory=dict)
 
@@ -121,12 +123,13 @@ class Given:
             raise UserError(f"{file} cannot be read: {error}.") from error
 
     def __call__(self, name: str, default: Any = None) -> Any:
-        """An entry.
+        """An entry; the default where it is missing or null.
 
         Raises:
-            UserError: it is missing and has no default.
+            UserError: there is neither.
         """
-        found = self.entries.get(name, default)
+        found = self.entries.get(name)
+        found = default if found is None else found
         if found is None:
             raise UserError(f"{self.file} has no entry {name}.")
         return found
@@ -167,7 +170,9 @@ def class_names(config: Given) -> tuple[str, ...]:
     try:
         return tuple(str(named[str(number)]) for number in range(len(named)))
     except (KeyError, TypeError) as error:
-        raise UserError(f"{config.file}: the entry id2label does not name classes 0, 1, ...") from error
+        raise UserError(
+            f"{config.file}: the entry id2label does not name classes 0, 1, ..."
+        ) from error
 
 
 def class_entries(run: Run) -> dict[str, Any]:

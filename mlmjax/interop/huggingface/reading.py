@@ -127,7 +127,7 @@ def assemble(
     graph, model = module_graph(experiment.model)
     named = _flat(shapes(model))
     parts = _check(table, named, tensors, aliases, told_by)
-    untrained = tuple(sorted({row.part for row in table.rows} - parts))
+    untrained = tuple(sorted({row.part for row in table.rows} - parts | table.absent))
 
     shardings = _flat(parameter_shardings(mesh, model)) if mesh is not None else {}
     rows = {tuple(row.ours.split("/")): row for row in table.rows if row.part in parts}

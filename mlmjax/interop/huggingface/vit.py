@@ -1,5 +1,6 @@
 """Vision transformers: the classes ``ViT*``, and what masked autoencoders share with them."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,15 @@ from mlmjax.interop.huggingface.family import (
     class_names,
     their_activation,
 )
-from mlmjax.interop.huggingface.mapping import LEADING, Row, attention, linear, norm, patches, reshaped
+from mlmjax.interop.huggingface.mapping import (
+    LEADING,
+    Row,
+    attention,
+    linear,
+    norm,
+    patches,
+    reshaped,
+)
 from mlmjax.models.base import ModelConfig
 from mlmjax.models.classifier import VitClassifierConfig
 from mlmjax.models.mae import DecoderConfig, MaeConfig
@@ -38,6 +47,7 @@ class VitFamily(Family):
     architectures: ClassVar[dict[str, tuple[str, ...]]] = {"ViTModel": ("encoder",)}
     prefix = "vit."
     encoder = "ViTModel"
+    absent: ClassVar[frozenset[str]] = frozenset({"decoder"})
 
     def holds(self, model: ModelConfig) -> bool:
         return type(model) is MaeConfig and model.encoder.learned_positions
@@ -65,6 +75,7 @@ class VitFamily(Family):
             rows + self.heads(),
             buffers=buffers,
             kept=kept | {f"{prefix}embeddings.mask_token"},
+            absent=self.absent,
             needed={"encoder": tuple(buffers)},
         )
 
@@ -77,6 +88,7 @@ class VitClassifierFamily(VitFamily):
     """ViT with an affine head on the class token's state."""
 
     architectures: ClassVar = {"ViTForImageClassification": ("encoder", "classifier")}
+    absent = frozenset()
 
     def holds(self, model: ModelConfig) -> bool:
         return type(model) is VitClassifierConfig
@@ -109,7 +121,7 @@ class VitClassifierFamily(VitFamily):
 
 
 def encoder_of(
-    config: Given, *, learned_positions: bool, scale: dict[str, tuple[float, ...]]
+    config: Given, *, learned_positions: bool, scale: Mapping[str, tuple[float, ...]]
 ) -> VitConfig:
     """The encoder of a config.json, with the image processor's scale.
 
