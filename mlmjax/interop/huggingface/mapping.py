@@ -1,12 +1,18 @@
 """How tensors become parameters and parameters tensors: rows of a table, each of which can be read both ways."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 Arrays = Sequence[np.ndarray]
+Pieces = Sequence[tuple[tuple[slice, ...], np.ndarray]]
+"""Parts of an array: where each lies, as a start and a stop for each axis, and the memory for it."""
+
+_ROWS = 64
+"""Rows of a tensor that are copied at a time: of so many, what is transposed stays in the cache."""
 
 
 @dataclass(frozen=True)
@@ -14,12 +20,31 @@ class Change:
     """A rearrangement of values, and its inverse; it adds up and scales nothing.
 
     Attributes:
-        ours: from the tensors of a layer to our parameter of it.
+        ours: from the tensors of a layer to our parameter of it; best a view of them, of which nothing is read yet.
         theirs: from that to the tensors.
+        axis: of our parameter, along which the tensors lie side by side; ``ours`` then gets them one by one.
     """
 
     ours: Callable[[Arrays], np.ndarray]
     theirs: Callable[[np.ndarray], Arrays]
+    axis: int | None = None
+
+    def fill(self, pieces: Pieces, tensors: Arrays) -> None:
+        """Write our parameter of a layer, as far as its pieces go; no more is read."""
+        if self.axis is None:
+            whole = self.ours(tensors)
+            for index, place in pieces:
+                _copy(whole[index], place, tensors[0])
+            return
+        for number, tensor in enumerate(tensors):
+            whole = self.ours([tensor])
+            for index, place in pieces:
+                along = index[self.axis]
+                if along.start <= number < along.stop:
+                    rest = index[: self.axis] + index[self.axis + 1 :]
+                    _copy(
+                        whole[rest], np.moveaxis(place, self.axis, 0)[number - along.start], tensor
+                    )
 
 
 @dataclass(frozen=True)
@@ -49,20 +74,45 @@ class Row:
             return [self.theirs]
         return [tuple(each.format(layer=i) for each in self.theirs) for i in range(layers)]
 
-    def to_ours(self, read: Callable[[str], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-        """The parameter, of that shape, in float32; of many layers, each tensor is read for its place."""
+    def fill(
+        self, read: Callable[[str], np.ndarray], pieces: Pieces
+    ) -> Iterator[Callable[[], None]]:
+        """What writes the parameter into its pieces; a layer a task, in any order. Each tensor is read once."""
         if not self.stacked:
-            return np.asarray(self.change.ours([read(name) for name in self.theirs]), np.float32)
-        whole = np.empty(shape, np.float32)
-        for place, names in zip(whole, self.names(shape[0]), strict=True):
-            place[...] = self.change.ours([read(name) for name in names])
-        return whole
+            yield partial(self._fill, read, self.theirs, pieces)
+            return
+        for layer, names in enumerate(self.names(max(index[0].stop for index, _ in pieces))):
+            of_layer = [
+                (index[1:], place[layer - index[0].start])
+                for index, place in pieces
+                if index[0].start <= layer < index[0].stop
+            ]
+            if of_layer:
+                yield partial(self._fill, read, names, of_layer)
+
+    def _fill(
+        self, read: Callable[[str], np.ndarray], names: tuple[str, ...], pieces: Pieces
+    ) -> None:
+        self.change.fill(pieces, [read(name) for name in names])
 
     def to_theirs(self, parameter: np.ndarray) -> Iterable[tuple[str, np.ndarray]]:
         """The tensors by name."""
         places = list(parameter) if self.stacked else [parameter]
         for place, names in zip(places, self.names(len(places)), strict=True):
             yield from zip(names, self.change.theirs(place), strict=True)
+
+
+def _copy(values: np.ndarray, place: np.ndarray, tensor: np.ndarray) -> None:
+    """Copy a view of a tensor, some rows of the tensor at a time."""
+    if values.ndim == 0:
+        place[...] = values
+        return
+    axis = max(range(values.ndim), key=lambda each: abs(values.strides[each]))
+    apart = max(abs(values.strides[axis]), 1)
+    step = max(_ROWS * math.prod(tensor.shape[-1:]) * tensor.itemsize // apart, 1)
+    for start in range(0, values.shape[axis], step):
+        piece = (slice(None),) * axis + (slice(start, start + step),)
+        place[piece] = values[piece]
 
 
 def _one(ours: Callable, theirs: Callable) -> Change:
@@ -89,20 +139,21 @@ def query_key_value(heads: int) -> Change:
     """Three weights (heads x size, inputs) and one kernel (inputs, heads, 3, size)."""
 
     def ours(arrays: Arrays) -> np.ndarray:
-        stacked = np.stack(arrays)
-        return stacked.reshape(3, heads, -1, stacked.shape[-1]).transpose(3, 1, 0, 2)
+        (one,) = arrays
+        return one.reshape(heads, -1, one.shape[-1]).transpose(2, 0, 1)
 
     def theirs(array: np.ndarray) -> Arrays:
         return list(array.transpose(2, 1, 3, 0).reshape(3, -1, array.shape[0]))
 
-    return Change(ours, theirs)
+    return Change(ours, theirs, axis=2)
 
 
 def query_key_value_bias(heads: int) -> Change:
     """Three vectors (heads x size,) and one array (heads, 3, size)."""
     return Change(
-        lambda arrays: np.stack(arrays).reshape(3, heads, -1).swapaxes(0, 1),
+        lambda arrays: arrays[0].reshape(heads, -1),
         lambda array: list(array.swapaxes(0, 1).reshape(3, -1)),
+        axis=1,
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import NamedSharding
+from jax.sharding import SingleDeviceSharding
 from pydantic import ValidationError
 
 from mlmjax.core.errors import UserError
+from mlmjax.data.preparation.workers import processes
 from mlmjax.data.tokenizer import Tokenizer
 from mlmjax.data.tokenizer_files import FILES
 from mlmjax.experiment import Experiment, validation_message
 from mlmjax.interop.huggingface.families import family_of
 from mlmjax.interop.huggingface.family import Given, Table
 from mlmjax.interop.huggingface.origin import CONFIG, Origin
+from mlmjax.interop.huggingface.placing import placed
 from mlmjax.interop.huggingface.tensors import Tensors, Weights
 from mlmjax.sharding import AnyMesh, parameter_shardings
 from mlmjax.training.folder import Run
@@ -132,15 +135,22 @@ def assemble(
     shardings = _flat(parameter_shardings(mesh, model)) if mesh is not None else {}
     rows = {tuple(row.ours.split("/")): row for row in table.rows if row.part in parts}
     drawn = _drawn(experiment, [name for name in named if name not in rows])
+    here = SingleDeviceSharding(jax.local_devices()[0])
     flat: dict[tuple[str, ...], jax.Array] = {}
-    for name, shape in named.items():
-        found = rows.get(name)
-        whole = (
-            drawn[name]
-            if found is None
-            else found.to_ours(lambda each: tensors.read(aliases[each]), shape.shape)
-        )
-        flat[name] = _placed(whole, shardings.get(name))
+    with ThreadPoolExecutor(processes(0)) as pool:
+        for name, shape in named.items():
+            sharding = shardings.get(name, here)
+            flat[name] = (
+                placed(
+                    rows[name],
+                    lambda each: tensors.read(aliases[each]),
+                    shape.shape,
+                    sharding,
+                    pool=pool,
+                )
+                if name in rows
+                else jax.device_put(drawn[name], sharding)
+            )
     parameters = nnx.traversals.unflatten_mapping(flat)
     run = Run(
         nnx.merge(graph, parameters),
@@ -165,10 +175,6 @@ def _drawn(
         return [whole[name] for name in names]
 
     return dict(zip(names, jax.jit(draw)(), strict=True)) if names else {}
-
-
-def _placed(whole: Any, sharding: NamedSharding | None) -> jax.Array:
-    return jax.device_put(whole, jax.local_devices()[0] if sharding is None else sharding)
 
 
 def _check(

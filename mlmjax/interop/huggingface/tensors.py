@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -39,11 +38,13 @@ class Tensor:
         shape: its sizes.
         dtype: numpy's name of its type; also ``bfloat16``.
         file: where it lies.
+        offset: bytes of the file before it.
     """
 
     shape: tuple[int, ...]
     dtype: str
     file: Path
+    offset: int
 
 
 class Weights(Mapping[str, Tensor]):
@@ -56,7 +57,7 @@ class Weights(Mapping[str, Tensor]):
     path: Path
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor's values, in the type that the file has."""
+        """A tensor's values, in the type that the file has; best mapped into memory."""
         raise NotImplementedError
 
 
@@ -82,12 +83,19 @@ class Tensors(Weights):
         return len(self._found)
 
     def read(self, name: str) -> np.ndarray:
-        """See :meth:`Weights.read`.
+        """A tensor's values, in the type that the file has: read from it where they are looked at, and read-only.
 
         The file is mapped for this tensor alone, so that what was read before does not stay in memory.
+
+        Raises:
+            UserError: the file has changed since its header was read.
         """
-        with _opened(self[name].file) as file:
-            return file.get_tensor(name)
+        tensor = self[name]
+        dtype = ml_dtypes.bfloat16 if tensor.dtype == "bfloat16" else np.dtype(tensor.dtype)
+        try:
+            return np.asarray(np.memmap(tensor.file, dtype, "r", tensor.offset, tensor.shape))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{tensor.file} cannot be read any more: {error}.") from error
 
 
 def write(tensors: Mapping[str, np.ndarray], folder: Path) -> None:
@@ -133,21 +141,25 @@ def _check_index(index: Path, names: Mapping[str, str], files: list[Path]) -> No
 
 
 def _header(file: Path) -> Iterator[tuple[str, Tensor]]:
-    with _opened(file) as opened:
-        for name in opened.keys():  # noqa: SIM118  # it is no mapping
-            one = opened.get_slice(name)
-            kind = one.get_dtype()
-            if kind not in _TYPES:
-                raise UserError(
-                    f"{file}: {name} is of the type {kind}; read are {', '.join(_TYPES)}."
-                )
-            yield name, Tensor(tuple(one.get_shape()), _TYPES[kind], file)
+    _check(file)
+    # The library that has checked the header does not tell where a tensor lies.
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(length))
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        kind = entry["dtype"]
+        if kind not in _TYPES:
+            raise UserError(f"{file}: {name} is of the type {kind}; read are {', '.join(_TYPES)}.")
+        start, _ = entry["data_offsets"]
+        yield name, Tensor(tuple(entry["shape"]), _TYPES[kind], file, 8 + length + start)
 
 
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def _check(file: Path) -> None:
+    """See that a file's header is sound and all of its tensors are there."""
     try:
-        with safe_open(file, framework="numpy") as opened:
-            yield opened
+        with safe_open(file, framework="numpy"):
+            pass
     except (SafetensorError, OSError) as error:
         raise UserError(f"{file} is truncated or no safetensors file: {error}.") from error

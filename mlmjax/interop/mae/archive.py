@@ -185,7 +185,9 @@ class Checkpoint(Weights):
 
     def __getitem__(self, name: str) -> Tensor:
         view = self._views[name]
-        return Tensor(view.shape, view.storage.type.name, self.path)
+        kind = view.storage.type
+        start = self._entries[view.storage.key].start + view.offset * kind.numpy.itemsize
+        return Tensor(view.shape, kind.name, self.path, start)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._views)
@@ -202,12 +204,9 @@ class Checkpoint(Weights):
         kind = view.storage.type.numpy
         if 0 in view.shape:
             return np.empty(view.shape, kind)
-        entry = self._entries[view.storage.key]
-        storage = np.memmap(
-            self.path, kind, "r", entry.start + view.offset * kind.itemsize, view.end - view.offset
-        )
+        storage = np.memmap(self.path, kind, "r", self[name].offset, view.end - view.offset)
         strides = [stride * kind.itemsize for stride in view.strides]
-        return np.array(np.lib.stride_tricks.as_strided(storage, view.shape, strides))
+        return np.lib.stride_tricks.as_strided(storage, view.shape, strides, writeable=False)
 
     def _checked(self, state: Any) -> Iterator[tuple[str, _View]]:
         """The tensors by name, whose numbers are seen to be in the file."""
