@@ -33,6 +33,7 @@ _LAZY = {
     "load_experiment": "mlmjax.experiment",
     "from_huggingface": "mlmjax.interop.huggingface.reading",
     "to_huggingface": "mlmjax.interop.huggingface.writing",
+    "to_stablehlo": "mlmjax.interop.stablehlo.writing",
     "fill_mask": "mlmjax.evaluation.fill_mask",
     "load": "mlmjax.training.folder",
     "pretrain": "mlmjax.pretraining",
@@ -57,6 +58,7 @@ __all__ = [
     "pretrain",
     "prng",
     "to_huggingface",
+    "to_stablehlo",
     "train_seeds",
 ]
 

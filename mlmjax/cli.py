@@ -41,6 +41,7 @@ USAGE = """mlmjax: pretraining by masked prediction, in JAX
   mlmjax embed RUN [IMAGE or TEXT ...]              features of images or texts, nothing hidden, into a file
   mlmjax import FOLDER --out RUN                    a Hugging Face model folder becomes a run folder
   mlmjax export RUN --out FOLDER                    a run becomes a folder that transformers reads
+  mlmjax export RUN --out FOLDER --format stablehlo a run becomes a folder from which jax alone serves it
 """
 
 COMMANDS = {
