@@ -1,6 +1,6 @@
 """The README of an exported folder; its code is meant to be copied, and runs as it stands."""
 
-from mlmjax.interop.stablehlo.programs import LOGITS, Program
+from mlmjax.interop.stablehlo.programs import HIDDEN, LOGITS, Program
 from mlmjax.training.folder import Run
 
 _FENCE = "```"
@@ -19,6 +19,7 @@ def readme(run: Run, program: Program, *, name: str, classes: bool) -> str:
     given = ", ".join(program.names)
     outputs = "\n".join(f"- `{each}`: {meaning}" for each, meaning in program.outputs.items())
     trained = f"trained for {run.step:,} steps" if run.step else "imported"
+    masks = f" {run.tokenizer.mask_token}" if run.tokenizer and _fills_masks(program) else ""
     lengths = " and of `length`" if text else ""
     return f"""# {name}
 
@@ -36,7 +37,7 @@ In this folder:
 call = jax.jit(export.deserialize(Path("model.jax_export").read_bytes()).call)
 parameters = jax.device_put(load_file("parameters.safetensors"))
 
-{_text_inputs() if text else _image_inputs(program)}
+{_text_inputs(masks) if text else _image_inputs(program)}
 
 outputs = call(parameters, {given})
 print({{name: array.shape for name, array in outputs.items()}})
@@ -65,8 +66,8 @@ def _imports(*, text: bool, classes: bool) -> str:
     return "\n".join(lines)
 
 
-def _text_inputs() -> str:
-    return """texts = ["A text.", "Another text, which is longer than the first."]
+def _text_inputs(masks: str) -> str:
+    return f"""texts = ["A{masks} text.", "Another text, which is longer than the first."]
 plain = [" ".join(unicodedata.normalize("NFC", text).split()) for text in texts]
 rows = Tokenizer.from_file("tokenizer.json").encode_batch(plain)  # of pairs: [(first, second), ...]
 tokens = np.array([row.ids for row in rows], np.int32)
@@ -83,13 +84,17 @@ highest = np.iinfo(np.{pixels.dtype}).max
 pixels = np.random.default_rng(0).integers(0, highest, ({shape}), np.{pixels.dtype}, endpoint=True)"""
 
 
+def _fills_masks(program: Program) -> bool:
+    return {LOGITS, HIDDEN} <= set(program.outputs)
+
+
 def _shown(run: Run, program: Program, *, classes: bool) -> str:
     """What the script prints beside the shapes."""
     if classes:
         return """classes = json.loads(Path("classes.json").read_text())
 print([classes[number] for number in outputs["logits"].argmax(axis=1)])
 """
-    if run.tokenizer is None or LOGITS not in program.outputs or "classifier" in program.title:
+    if run.tokenizer is None or not _fills_masks(program):
         return ""
     mask = run.tokenizer.vocabulary.mask
     return f"""best = np.array(outputs["logits"].argmax(axis=-1))
