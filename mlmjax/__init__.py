@@ -34,6 +34,7 @@ _LAZY = {
     "from_huggingface": "mlmjax.interop.huggingface.reading",
     "from_mae": "mlmjax.interop.mae.reading",
     "to_huggingface": "mlmjax.interop.huggingface.writing",
+    "to_stablehlo": "mlmjax.interop.stablehlo.writing",
     "fill_mask": "mlmjax.evaluation.fill_mask",
     "load": "mlmjax.training.folder",
     "pretrain": "mlmjax.pretraining",
@@ -61,6 +62,7 @@ __all__ = [
     "prng",
     "starting_from",
     "to_huggingface",
+    "to_stablehlo",
     "train_seeds",
 ]
 

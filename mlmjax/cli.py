@@ -43,6 +43,7 @@ USAGE = """mlmjax: pretraining by masked prediction, in JAX
   mlmjax import FOLDER --out RUN                    a Hugging Face model folder becomes a run folder
   mlmjax import FILE.pth --out RUN                  a checkpoint of MAE's own code does
   mlmjax export RUN --out FOLDER                    a run becomes a folder that transformers reads
+  mlmjax export RUN --out FOLDER --format stablehlo a run becomes a folder from which jax alone serves it
 """
 
 COMMANDS = {

@@ -1,17 +1,15 @@
 """From imported weights to a run folder."""
 
 import json
-import shutil
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 from mlmjax.core.errors import UserError
+from mlmjax.interop.folders import refuse_existing, written_whole
 from mlmjax.interop.huggingface.reading import Imported, read
 from mlmjax.training.checkpoint import Checkpoints
 from mlmjax.training.folder import PACKAGES, RunFolder
-
-_PARTIAL = ".importing"
 
 
 def import_run(source: Path, out: Path, reader: Callable[[Path], Imported] = read) -> Imported:
@@ -25,8 +23,7 @@ def import_run(source: Path, out: Path, reader: Callable[[Path], Imported] = rea
     Raises:
         UserError: the model cannot be used, or the run folder cannot be written; nothing is left of it then.
     """
-    if out.exists():
-        raise UserError(f"--out {out} exists: choose another, or remove it.")
+    refuse_existing(out)
     imported = reader(source)
     run = imported.run
     if run.tokenizer is None and run.config.data.abstract_vocabulary() is not None:
@@ -34,16 +31,8 @@ def import_run(source: Path, out: Path, reader: Callable[[Path], Imported] = rea
             f"{source} holds no tokenizer: put its tokenizer.json, its vocab.txt, or its vocab.json and merges.txt "
             "beside the weights."
         )
-    partial = out.with_name(out.name + _PARTIAL)
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    with written_whole(out) as partial:
         _write(imported, source, RunFolder(partial), out)
-        partial.rename(out)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be written: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return imported
 
 

@@ -158,10 +158,13 @@ def query_key_value_bias(heads: int) -> Change:
 
 
 def fused(change: Change, count: int) -> Change:
-    """The same change of one tensor that holds its ``count``, one after the other along the first axis."""
-    return _one(
-        lambda a: change.ours(np.split(a, count)), lambda a: np.concatenate(change.theirs(a))
-    )
+    """A change of ``count`` tensors that lie side by side in ours, of one that holds them along its first axis."""
+    assert change.axis is not None
+
+    def ours(array: np.ndarray) -> np.ndarray:
+        return np.stack([change.ours([each]) for each in np.split(array, count)], change.axis)
+
+    return _one(ours, lambda a: np.concatenate(change.theirs(a)))
 
 
 def joined_heads(heads: int) -> Change:

@@ -1,7 +1,6 @@
 """From a run to a model folder."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from flax import nnx
 
 from mlmjax.core.errors import UserError
 from mlmjax.data.tokenizer import Tokenizer
+from mlmjax.interop.folders import refuse_existing, written_whole
 from mlmjax.interop.huggingface.card import model_card
 from mlmjax.interop.huggingface.families import architectures_for, family_of
 from mlmjax.interop.huggingface.family import Family, Table
@@ -20,8 +20,6 @@ from mlmjax.interop.huggingface.origin import CONFIG, SIDE, Origin
 from mlmjax.interop.huggingface.tensors import write
 from mlmjax.training.folder import Run, RunFolder
 from mlmjax.training.state import plain
-
-_PARTIAL = ".exporting"
 
 PROCESSOR = "preprocessor_config.json"
 
@@ -45,16 +43,12 @@ def to_huggingface(run: Run, folder: str | Path, *, architecture: str | None = N
         UserError: the folder exists or cannot be written; or there is no such class that the model fits.
     """
     out = Path(folder)
-    if out.exists():
-        raise UserError(f"--out {out} exists: choose another, or remove it.")
+    refuse_existing(out)
     origin = Origin.behind(Path(run.folder))
     name = _architecture(run, origin, architecture)
     family = family_of(name)
     tensors = _tensors(run, family, name, origin)
-    partial = out.with_name(out.name + _PARTIAL)
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    with written_whole(out) as partial:
         write(tensors, partial)
         config = _config(run, family, name, origin, tensors)
         (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
@@ -69,11 +63,6 @@ def to_huggingface(run: Run, folder: str | Path, *, architecture: str | None = N
         manifest = RunFolder(run.folder).manifest
         if manifest.exists():
             (partial / "mlmjax_manifest.json").write_text(manifest.read_text())
-        partial.rename(out)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be written: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return name
 
 
