@@ -96,7 +96,10 @@ def run_of(name: str, folder: Path) -> Run:
     parameters = jax.tree.map(
         lambda each: jnp.float32(draw.normal(scale=0.3, size=each.shape)), shapes(state)
     )
-    return Run(nnx.merge(graph, parameters), config, 7, str(folder), tokenizer)
+    classifies = isinstance(model, BertClassifierConfig | VitClassifierConfig)
+    classes = tuple(CLASSES) if classifies else ()
+    module = nnx.merge(graph, parameters)
+    return Run(module, config, 7, str(folder), tokenizer, classes=classes)
 
 
 @pytest.fixture(scope="module")

@@ -159,10 +159,11 @@ def query_key_value_bias(heads: int) -> Change:
 
 def fused(change: Change, count: int) -> Change:
     """A change of ``count`` tensors that lie side by side in ours, of one that holds them along its first axis."""
-    assert change.axis is not None
+    axis = change.axis
+    assert axis is not None
 
     def ours(array: np.ndarray) -> np.ndarray:
-        return np.stack([change.ours([each]) for each in np.split(array, count)], change.axis)
+        return np.stack([change.ours([each]) for each in np.split(array, count)], axis)
 
     return _one(ours, lambda a: np.concatenate(change.theirs(a)))
 
