@@ -24,11 +24,16 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+CASES = [
+    pytest.param(NOTEBOOKS[0], 40, id="the first, few steps"),
+    *(pytest.param(path, None, id=path.stem, marks=pytest.mark.slow) for path in NOTEBOOKS),
+]
+
+
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("steps", [40, pytest.param(None, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("path", "steps"), CASES)
 def test_notebook_runs_and_shows_a_picture(path: Path, tmp_path: Path, steps: int | None) -> None:
-    """As it is (slow), and with few steps of training."""
+    """As it is, or with few steps of training."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells if steps else ():
         cell.source = re.sub(r"\bsteps=\d+", f"steps={steps}", cell.source)
@@ -42,7 +47,3 @@ def test_notebook_runs_and_shows_a_picture(path: Path, tmp_path: Path, steps: in
 
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert any("image/png" in output.get("data", {}) for output in outputs)
-
-
-def test_there_are_notebooks() -> None:
-    assert NOTEBOOKS

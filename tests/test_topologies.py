@@ -78,7 +78,7 @@ def test_the_run_is_the_same_on_eight_devices(
 PROCESSES = [
     pytest.param(0, 2, MeshConfig(data=1, fsdp=4), id="bert_tiny on 2 processes, fsdp 4"),
     pytest.param(1, 4, MeshConfig(data=2, tensor=2), id="mae_tiny on 4, data 2 and tensor 2"),
-    pytest.param(1, 2, MESHES[0], id="mae_tiny on 2, data 8"),
+    pytest.param(1, 2, MESHES[0], id="mae_tiny on 2, data 8", marks=pytest.mark.slow),
     pytest.param(0, 4, MIXED, id="bert_tiny on 4, all three", marks=pytest.mark.slow),
 ]
 

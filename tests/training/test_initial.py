@@ -67,7 +67,7 @@ def test_an_encoder_is_taken_and_the_head_is_drawn(
     initial = Initial.of(program)
     assert initial is not None
     assert {name.split("/")[0] for name in initial.taken} == {"encoder"}
-    assert {name.split("/")[0] for name in initial.drawn} == {"classifier", "pooled_norm"}
+    assert {name.split("/")[0] for name in initial.drawn} == {"classifier"}
     found, drawn = flat(initial.state(program).parameters), flat(program.initial_parameters())
     for name, each in found.items():
         expected = before[name] if name in initial.taken else drawn[name]
