@@ -1,12 +1,14 @@
 """Image classification, tiny: a vision transformer is trained whole to tell the digits that scikit-learn carries.
 
     mlmjax train finetune_image
+    mlmjax train finetune_image --init runs/mae_tiny
     mlmjax train finetune_image --data.root pictures --data.size 32 32 --model.encoder.image 32 32
     mlmjax train finetune_image --seeds 5
 
-Cost: one minute on two CPU cores. Result from random parameters: 95.3% of the 365 held-out digits, where the most
-frequent one gives 7.4%. The encoder has the sizes of mae_tiny; mean pooling, label smoothing and rates that decay
-layer by layer are MAE's recipe of fine-tuning (He et al. 2022, table 9), without its augmentation.
+Cost: one minute on two CPU cores. Result: 94.8% of the 365 held-out digits from random parameters, 97.3% from a run
+of mae_tiny, where the most frequent digit gives 7.4%. The encoder has the sizes of mae_tiny. Label smoothing and
+rates that decay layer by layer are MAE's recipe of fine-tuning (He et al. 2022, table 9), without its augmentation;
+the class token is read, as transformers' classifiers do, and `--model.pooling mean` is MAE's.
 """
 
 from mlmjax.data.images import ImageData

@@ -1,14 +1,15 @@
 """Text classification, tiny: a small BERT is trained whole to tell from which package a docstring comes.
 
     mlmjax train finetune_text
+    mlmjax train finetune_text --init runs/bert_tiny
     mlmjax train finetune_text --data.root reviews.jsonl --data.field review --data.label-field stars
     mlmjax train finetune_text --seeds 5
 
-Cost: two minutes on two CPU cores, preparation included. Result from random parameters: 79.7% of the docstrings of
-held-out modules, where the most frequent package, the standard library, gives 40.9%. The encoder has the sizes of
-bert_tiny. Batch and dropout are those of BERT's fine-tuning (Devlin et al. 2019, appendix A.3), and the learning
-rate is ten times higher, as nothing is pretrained; for a pretrained encoder lower it, and try
---optimizer.layer-decay 0.8.
+Cost: two minutes on two CPU cores, preparation included. Result: 79.7% of the docstrings of held-out modules from
+random parameters, 81.5% from a run of bert_tiny; the most frequent package, the standard library, gives 40.9%. The
+encoder has the sizes of bert_tiny. Batch and dropout are those of BERT's fine-tuning (Devlin et al. 2019, appendix
+A.3), and the learning rate is ten times higher, as suits an encoder of this size; for one of BERT's size take
+--optimizer.learning-rate.peak 5e-5, and try --optimizer.layer-decay 0.8.
 """
 
 from mlmjax.data.text import TextData

@@ -30,7 +30,8 @@ def run(arguments: list[str]) -> None:
         help="who is to read it: transformers, or jax (huggingface)",
     )
     parser.add_argument(
-        "--architecture", help="a class of transformers (that of the import, or BertForMaskedLM)"
+        "--architecture",
+        help="a class of transformers (that of the import, or the one that holds the whole model)",
     )
     parser.add_argument("--step", type=int, help="of the checkpoint (the newest)")
     parser.add_argument("--trust-code", action="store_true", help="run the folder's config.py")

@@ -1,1 +1,1 @@
-"""Models in the formats of others: Hugging Face's folders, and programs that run with jax alone."""
+"""Models in the formats of others: Hugging Face's folders, MAE's files, and programs that run with jax alone."""

@@ -22,6 +22,7 @@ from mlmjax.data.images import ImageData
 from mlmjax.data.text import TextData
 from mlmjax.data.tokenizer import Tokenizer
 from mlmjax.experiment import Experiment
+from mlmjax.models.base import ModelConfig
 from mlmjax.models.bert import BertConfig
 from mlmjax.models.classifier import BertClassifierConfig, VitClassifierConfig
 from mlmjax.models.mae import DecoderConfig, MaeConfig
@@ -76,14 +77,13 @@ assert not {"mlmjax", "flax"} & {name.split(".")[0] for name in sys.modules}
 """
 
 
-def run_of(name: str, folder: Path) -> Run:
+def run_of(model: ModelConfig, folder: Path) -> Run:
     """A run of drawn parameters, as if it had been loaded."""
-    model = MODELS[name]
     folder.mkdir()
     tokenizer = None
     if isinstance(model, MaeConfig | VitClassifierConfig):
         data = ImageData(size=VIT.image, channels=VIT.channels)
-        objective = MaskedAutoencoder() if name == "patches" else Classification()
+        objective = MaskedAutoencoder() if isinstance(model, MaeConfig) else Classification()
     else:
         data, objective = TextData(length=16), MaskedLanguageModel()
         (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
@@ -106,7 +106,7 @@ def run_of(name: str, folder: Path) -> Run:
 def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Run, Path]]:
     """Each run, and the folder in which its README's script was run."""
     place = tmp_path_factory.mktemp("served")
-    runs = {name: run_of(name, place / f"run-{name}") for name in MODELS}
+    runs = {name: run_of(model, place / f"run-{name}") for name, model in MODELS.items()}
     for name, run in runs.items():
         mlmjax.to_stablehlo(run, place / name)
     folders = [str(place / name) for name in MODELS]
@@ -227,7 +227,7 @@ def test_the_command_leaves_out_what_was_never_trained_and_refuses_what_cannot_b
 
 
 def test_what_cannot_be_served_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
-    run = run_of("texts", tmp_path / "run")
+    run = run_of(MODELS["texts"], tmp_path / "run")
     out = tmp_path / "out"
     with pytest.raises(UserError, match="needs classifier, which the imported weights did not"):
         mlmjax.to_stablehlo(replace(run, untrained=("classifier",)), out)
